@@ -1,0 +1,81 @@
+# Everything a contributor or CI runs. `make` alone prints this help.
+
+VENV ?= .venv
+LIGHT ?= .venv-light
+PYTHON ?= python3
+BIN := $(VENV)/bin
+PLUGINS := -e plugins/rlreg-iql -e plugins/rlreg-impala
+PIP := -m pip install -q --disable-pip-version-check
+TORCH := $(shell grep '^torch==' constraints.txt)
+
+.DEFAULT_GOAL := help
+.PHONY: help install install-dev demo test test-all lint format type schemas docs docs-check light wheels bench ci clean
+
+help:  ## show this help
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch goes first and pinned: a range would let pip choose a build of several gigabytes.
+$(VENV)/.installed: $(BIN)/python constraints.txt pyproject.toml plugins/rlreg-iql/pyproject.toml plugins/rlreg-impala/pyproject.toml
+	$(BIN)/python $(PIP) $(TORCH)
+	$(BIN)/python $(PIP) -c constraints.txt -e '.[train]' $(PLUGINS)
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python $(PIP) -c constraints.txt -e '.[dev]' $(PLUGINS)
+	@touch $@
+
+install: $(VENV)/.installed  ## make .venv with rlreg and its plugins
+
+install-dev: $(VENV)/.installed-dev  ## the same, with what the tests need
+
+demo: $(VENV)/.installed  ## train IQL on generated data and compare it (about 2 minutes)
+	$(BIN)/rlreg train iql --dataset rlreg/pendulum/mixed-v0 --steps 12000 --seed 0 --set evaluation.n_episodes=20
+
+test: $(VENV)/.installed-dev  ## the default test suite (under 10 minutes on 2 cores)
+	$(BIN)/python -m pytest -q
+
+test-all: $(VENV)/.installed-dev  ## everything that runs on this machine, slow tests included
+	$(BIN)/python -m pytest -q -m "not gpu and not ray and not browser"
+
+lint: $(VENV)/.installed-dev  ## ruff: lint and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed-dev  ## rewrite files in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+type: $(VENV)/.installed-dev  ## mypy --strict, from the root
+	$(BIN)/mypy
+
+schemas: $(VENV)/.installed  ## write schemas/ from the code
+	$(BIN)/rlreg schema export schemas
+
+docs: $(VENV)/.installed  ## build the config reference into site/
+	$(BIN)/rlreg docs build site
+
+docs-check: $(VENV)/.installed  ## fail if schemas/ differ from the code
+	$(BIN)/rlreg schema export --check schemas
+
+$(LIGHT)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(LIGHT)
+	$(LIGHT)/bin/python $(PIP) -c constraints.txt -e . pytest hypothesis jsonschema-rs html5lib setuptools
+	@touch $@
+
+light: $(LIGHT)/.installed  ## the light half of the tests, in a venv without torch
+	@! $(LIGHT)/bin/python -c "import torch" 2>/dev/null || (echo "torch is in $(LIGHT)"; exit 1)
+	$(LIGHT)/bin/python -m pytest -q -m light -p no:cacheprovider tests
+
+wheels: $(VENV)/.installed-dev  ## build the wheels and try them in a clean venv
+	scripts/check_wheels.sh $(BIN)/python
+
+bench: $(VENV)/.installed-dev  ## compare speeds on this machine
+	$(BIN)/rlreg bench iql
+
+ci: lint type docs-check test light wheels  ## what CI runs
+
+clean:  ## remove environments and build products
+	rm -rf $(VENV) $(LIGHT) build dist site *.egg-info plugins/*/src/*.egg-info

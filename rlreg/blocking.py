@@ -1,0 +1,92 @@
+"""Which plugins the user wants off.
+
+Three places say so, each a comma-separated list of distribution or entry-point names:
+``RLREG_BLOCK_PLUGINS``, ``RLREG_ONLY_PLUGINS`` and the list that ``rlreg plugins block`` keeps in
+the user's config folder. A blocked plugin is never imported, and nothing here imports one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from rlreg.errors import FileFormatError
+
+BLOCK_VARIABLE = "RLREG_BLOCK_PLUGINS"
+ONLY_VARIABLE = "RLREG_ONLY_PLUGINS"
+
+
+def normalize(name: str) -> str:
+    """Returns a distribution name in the form of PEP 503: ``My.Plug_in`` -> ``my-plug-in``."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _split(text: str) -> frozenset[str]:
+    return frozenset(normalize(part.strip()) for part in text.split(",") if part.strip())
+
+
+def block_file() -> Path:
+    """Returns the file in which ``rlreg plugins block`` keeps its list."""
+    return platformdirs.user_config_path("rlreg") / "blocked-plugins.json"
+
+
+def read_block_file() -> frozenset[str]:
+    """Returns the names blocked for this user.
+
+    Raises:
+        FileFormatError: If the file is there but is not a JSON list of names.
+    """
+    path = block_file()
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, ValueError) as error:
+        raise FileFormatError(f"{path}: cannot be read ({error}); delete or mend it") from error
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise FileFormatError(f"{path}: expected a JSON list of names; delete or mend it")
+    return frozenset(normalize(name) for name in names)
+
+
+def write_block_file(names: Iterable[str]) -> None:
+    """Replaces the list of blocked names, by rename."""
+    path = block_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(sorted(normalize(name) for name in names)) + "\n", "utf-8")
+    temporary.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockList:
+    """What is off, and why."""
+
+    blocked: frozenset[str]
+    only: frozenset[str]
+    from_file: frozenset[str]
+
+    @classmethod
+    def read(cls) -> BlockList:
+        """Reads the environment and the user's file."""
+        return cls(
+            blocked=_split(os.environ.get(BLOCK_VARIABLE, "")),
+            only=_split(os.environ.get(ONLY_VARIABLE, "")),
+            from_file=read_block_file(),
+        )
+
+    def reason(self, distribution: str, entry_point: str) -> tuple[str, str] | None:
+        """Returns why a plugin is off and how to turn it on, or ``None`` if it is on."""
+        names = {normalize(distribution), normalize(entry_point)}
+        if names & self.blocked:
+            return f"named in {BLOCK_VARIABLE}", f"take it out of {BLOCK_VARIABLE}"
+        if self.only and not names & self.only:
+            return f"not named in {ONLY_VARIABLE}", f"add it to {ONLY_VARIABLE}, or unset that"
+        if names & self.from_file:
+            return f"blocked in {block_file()}", f"rlreg plugins unblock {distribution}"
+        return None

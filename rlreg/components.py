@@ -1,0 +1,475 @@
+"""Core's own components: data only. Their ``create`` bodies reach into `rlreg.runtime`.
+
+Tags, field names and defaults are d3rlpy's (2.8) where it has the component, in flat form.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from rlreg.config import (
+    ActionScaler,
+    EncoderFactory,
+    LoggerFactory,
+    LRSchedulerFactory,
+    ObservationScaler,
+    OptimizerFactory,
+    RewardScaler,
+    make_lr_scheduler_field,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from rlreg.open_union import OpenUnion
+
+Width = Annotated[int, Field(ge=1, le=65_536)]
+Pixels = Annotated[int, Field(ge=1, le=1024)]
+Filter = tuple[Width, Pixels, Pixels]
+Activation = Literal["relu", "tanh", "swish", "gelu", "geglu", "elu", "sigmoid"]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Finite = Annotated[float, Field(ge=-1e30, le=1e30)]
+Row = Annotated[tuple[Finite, ...], Field(min_length=1, max_length=1_000_000)]
+
+_ACTIVATION: Any = Field("relu", description="Activation after each layer. Default: d3rlpy, ReLU.")
+_BATCH_NORM: Any = Field(
+    False, description="Batch normalisation after each layer. Default: d3rlpy, off."
+)
+_LAYER_NORM: Any = Field(
+    False, description="Layer normalisation after each layer. Default: d3rlpy, off."
+)
+_DROPOUT: Any = Field(
+    None, description="Dropout rate in training; null for none. Default: d3rlpy, null."
+)
+
+
+# --- encoders -----------------------------------------------------------------------------------
+
+
+class DefaultEncoder(EncoderFactory):
+    """A vector encoder for flat observations, a pixel encoder for images."""
+
+    type: Literal["default"] = "default"
+    activation: Activation = _ACTIVATION
+    use_batch_norm: bool = _BATCH_NORM
+    dropout_rate: Rate | None = _DROPOUT
+
+    def _chosen(self, observation_shape: tuple[int, ...]) -> EncoderFactory:
+        options: dict[str, Any] = {
+            "activation": self.activation,
+            "use_batch_norm": self.use_batch_norm,
+            "dropout_rate": self.dropout_rate,
+        }
+        return PixelEncoder(**options) if len(observation_shape) == 3 else VectorEncoder(**options)
+
+    def create(self, observation_shape: tuple[int, ...]) -> nn.Module:
+        """Builds the encoder that fits the shape; see :class:`EncoderFactory`."""
+        return self._chosen(observation_shape).create(observation_shape)
+
+    def create_with_action(self, observation_shape: tuple[int, ...], action_size: int) -> nn.Module:
+        """Builds the encoder that fits the shape; see :class:`EncoderFactory`."""
+        return self._chosen(observation_shape).create_with_action(observation_shape, action_size)
+
+
+class VectorEncoder(EncoderFactory):
+    """Fully connected layers over a flat observation."""
+
+    type: Literal["vector"] = "vector"
+    hidden_units: Annotated[tuple[Width, ...], Field(min_length=1, max_length=64)] = Field(
+        (256, 256),
+        description="Width of each layer. Default: d3rlpy and the IQL paper, [256, 256].",
+    )
+    activation: Activation = _ACTIVATION
+    use_batch_norm: bool = _BATCH_NORM
+    use_layer_norm: bool = _LAYER_NORM
+    dropout_rate: Rate | None = _DROPOUT
+    exclude_last_activation: bool = Field(
+        False, description="Leave out the activation of the last layer. Default: d3rlpy, false."
+    )
+    last_activation: Activation | None = Field(
+        None, description="Another activation for the last layer. Default: d3rlpy, null."
+    )
+
+    def create(self, observation_shape: tuple[int, ...]) -> nn.Module:
+        """Builds the encoder; see :class:`EncoderFactory`."""
+        from rlreg.runtime.networks import VectorEncoderNetwork
+
+        return VectorEncoderNetwork(self, observation_shape)
+
+    def create_with_action(self, observation_shape: tuple[int, ...], action_size: int) -> nn.Module:
+        """Builds the encoder of ``[observation, action]``; see :class:`EncoderFactory`."""
+        from rlreg.runtime.networks import VectorEncoderNetwork
+
+        return VectorEncoderNetwork(self, observation_shape, action_size)
+
+
+class PixelEncoder(EncoderFactory):
+    """Convolutions over an image ``[C, H, W]``, then one linear layer (Nature DQN)."""
+
+    type: Literal["pixel"] = "pixel"
+    filters: Annotated[tuple[Filter, ...], Field(min_length=1, max_length=32)] = Field(
+        ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+        description="Channels, kernel size and stride of each convolution. Default: DQN, Nature 2015.",
+    )
+    feature_size: Width = Field(
+        512, description="Width of the linear layer. Default: Mnih et al. 2015."
+    )
+    activation: Activation = _ACTIVATION
+    use_batch_norm: bool = _BATCH_NORM
+    dropout_rate: Rate | None = _DROPOUT
+    exclude_last_activation: bool = Field(
+        False, description="Leave out the activation of the last layer. Default: d3rlpy, false."
+    )
+    last_activation: Activation | None = Field(
+        None, description="Another activation for the last layer. Default: d3rlpy, null."
+    )
+
+    def create(self, observation_shape: tuple[int, ...]) -> nn.Module:
+        """Builds the encoder; see :class:`EncoderFactory`."""
+        from rlreg.runtime.networks import PixelEncoderNetwork
+
+        return PixelEncoderNetwork(self, observation_shape)
+
+    def create_with_action(self, observation_shape: tuple[int, ...], action_size: int) -> nn.Module:
+        """Builds the encoder; the action joins the features before the linear layer."""
+        from rlreg.runtime.networks import PixelEncoderNetwork
+
+        return PixelEncoderNetwork(self, observation_shape, action_size)
+
+
+# --- learning-rate schedules --------------------------------------------------------------------
+
+
+class WarmupScheduler(LRSchedulerFactory):
+    """Grows the learning rate linearly from 0, then keeps it."""
+
+    type: Literal["warmup"] = "warmup"
+    warmup_steps: int = Field(
+        10_000, ge=1, le=10**9, description="Updates until the full rate. Default: d3rlpy, 10,000."
+    )
+
+    def create(self, optimizer: Optimizer, total_steps: int | None) -> Any:
+        """Builds the schedule; see :class:`LRSchedulerFactory`."""
+        from rlreg.runtime.optimizers import warmup
+
+        return warmup(self, optimizer)
+
+
+class CosineAnnealingScheduler(LRSchedulerFactory):
+    """Lets the learning rate fall along half a cosine."""
+
+    type: Literal["cosine_annealing"] = "cosine_annealing"
+    T_max: Annotated[int, Field(ge=1, le=10**12)] | None = Field(
+        None,
+        description="Updates until the minimum; null takes the length of the run. Default: ours.",
+    )
+    eta_min: float = Field(0.0, ge=0, le=1, description="The minimum. Default: d3rlpy, 0.")
+
+    def create(self, optimizer: Optimizer, total_steps: int | None) -> Any:
+        """Builds the schedule; see :class:`LRSchedulerFactory`."""
+        from rlreg.runtime.optimizers import cosine_annealing
+
+        return cosine_annealing(self, optimizer, total_steps)
+
+
+class LinearScheduler(LRSchedulerFactory):
+    """Moves the learning rate in a straight line to a share of itself."""
+
+    type: Literal["linear"] = "linear"
+    total_steps: Annotated[int, Field(ge=1, le=10**12)] | None = Field(
+        None,
+        description="Updates until the end value; null takes the length of the run. Default: ours.",
+    )
+    end_factor: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="End value as a share of the learning rate. Default: IMPALA paper, 0.",
+    )
+
+    def create(self, optimizer: Optimizer, total_steps: int | None) -> Any:
+        """Builds the schedule; see :class:`LRSchedulerFactory`."""
+        from rlreg.runtime.optimizers import linear
+
+        return linear(self, optimizer, total_steps)
+
+
+# --- optimizers ---------------------------------------------------------------------------------
+
+
+class _OptimizerWithExtras(OptimizerFactory):
+    """What every optimizer of core has: gradient clipping and a schedule, both off by default."""
+
+    clip_grad_norm: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
+        None,
+        description="Largest norm of all gradients together; null for none. Default: d3rlpy, null.",
+    )
+    lr_scheduler_factory: LRSchedulerFactory | None = make_lr_scheduler_field()
+
+    def create(self, named_modules: Any, lr: float) -> Optimizer:
+        """Builds the optimizer; see :class:`OptimizerFactory`."""
+        from rlreg.runtime.optimizers import make_optimizer
+
+        return make_optimizer(self, named_modules, lr)
+
+
+class SGD(_OptimizerWithExtras):
+    """Stochastic gradient descent."""
+
+    type: Literal["sgd"] = "sgd"
+    momentum: float = Field(0.0, ge=0, le=1, description="Momentum. Default: d3rlpy, 0.")
+    dampening: float = Field(
+        0.0, ge=0, le=1, description="Dampening of momentum. Default: d3rlpy, 0."
+    )
+    weight_decay: float = Field(0.0, ge=0, le=1e3, description="L2 penalty. Default: d3rlpy, 0.")
+    nesterov: bool = Field(False, description="Nesterov momentum. Default: d3rlpy, false.")
+
+
+class Adam(_OptimizerWithExtras):
+    """Adam."""
+
+    type: Literal["adam"] = "adam"
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="Decay rates. Default: Adam paper.")
+    eps: float = Field(1e-8, gt=0, le=1, description="Added outside the root. Default: Adam paper.")
+    weight_decay: float = Field(0.0, ge=0, le=1e3, description="L2 penalty. Default: d3rlpy, 0.")
+    amsgrad: bool = Field(False, description="The AMSGrad variant. Default: d3rlpy, false.")
+
+
+class AdamW(_OptimizerWithExtras):
+    """Adam with decoupled weight decay."""
+
+    type: Literal["adam_w"] = "adam_w"
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="Decay rates. Default: Adam paper.")
+    eps: float = Field(1e-8, gt=0, le=1, description="Added outside the root. Default: Adam paper.")
+    weight_decay: float = Field(0.0, ge=0, le=1e3, description="Weight decay. Default: d3rlpy, 0.")
+    amsgrad: bool = Field(False, description="The AMSGrad variant. Default: d3rlpy, false.")
+
+
+class RMSprop(_OptimizerWithExtras):
+    """RMSprop with torch's eps, outside the root."""
+
+    type: Literal["rmsprop"] = "rmsprop"
+    alpha: float = Field(0.95, ge=0, lt=1, description="Smoothing. Default: d3rlpy (DQN), 0.95.")
+    eps: float = Field(
+        1e-2, gt=0, le=1, description="Added outside the root. Default: d3rlpy, 0.01."
+    )
+    weight_decay: float = Field(0.0, ge=0, le=1e3, description="L2 penalty. Default: d3rlpy, 0.")
+    momentum: float = Field(0.0, ge=0, le=1, description="Momentum. Default: d3rlpy, 0.")
+    centered: bool = Field(True, description="Subtract the mean gradient. Default: d3rlpy, true.")
+
+
+# --- scalers ------------------------------------------------------------------------------------
+
+
+class PixelObservationScaler(ObservationScaler):
+    """Divides 8-bit images by 255."""
+
+    type: Literal["pixel"] = "pixel"
+
+    def create(self) -> Any:
+        """Builds the scaler; see `rlreg.runtime.scalers`."""
+        from rlreg.runtime.scalers import PixelScaler
+
+        return PixelScaler()
+
+
+class MinMaxObservationScaler(ObservationScaler):
+    """Maps each column of the data to [-1, 1]; a constant column to 0."""
+
+    type: Literal["min_max"] = "min_max"
+    minimum: Row | None = Field(
+        None, description="Lowest value by column; null fits it. Default: d3rlpy."
+    )
+    maximum: Row | None = Field(
+        None, description="Highest value by column; null fits it. Default: d3rlpy."
+    )
+
+    def create(self) -> Any:
+        """Builds the scaler; see `rlreg.runtime.scalers`."""
+        from rlreg.runtime.scalers import MinMaxScaler
+
+        return MinMaxScaler("observations", self.minimum, self.maximum)
+
+
+class StandardObservationScaler(ObservationScaler):
+    """Subtracts the mean of each column and divides by its standard deviation plus eps."""
+
+    type: Literal["standard"] = "standard"
+    mean: Row | None = Field(None, description="Mean by column; null fits it. Default: d3rlpy.")
+    std: Row | None = Field(None, description="Deviation by column; null fits it. Default: d3rlpy.")
+    eps: float = Field(
+        1e-3, ge=0, le=1, description="Added to the deviation. Default: d3rlpy, 1e-3."
+    )
+
+    def create(self) -> Any:
+        """Builds the scaler; see `rlreg.runtime.scalers`."""
+        from rlreg.runtime.scalers import StandardScaler
+
+        return StandardScaler("observations", self.mean, self.std, self.eps)
+
+
+class MinMaxActionScaler(ActionScaler):
+    """Maps each action dimension to [-1, 1], by the bounds of the space where it has them."""
+
+    type: Literal["min_max"] = "min_max"
+    minimum: Row | None = Field(
+        None, description="Lowest action; null takes the space's. Default: ours."
+    )
+    maximum: Row | None = Field(
+        None, description="Highest action; null takes the space's. Default: ours."
+    )
+
+    def create(self) -> Any:
+        """Builds the scaler; see `rlreg.runtime.scalers`."""
+        from rlreg.runtime.scalers import MinMaxScaler
+
+        return MinMaxScaler("actions", self.minimum, self.maximum)
+
+
+_MULTIPLIER: Any = Field(
+    1.0, ge=-1e9, le=1e9, description="Factor applied last. Default: d3rlpy, 1."
+)
+
+
+class MultiplyRewardScaler(RewardScaler):
+    """Multiplies rewards."""
+
+    type: Literal["multiply"] = "multiply"
+    multiplier: float = Field(1.0, ge=-1e9, le=1e9, description="The factor. Default: d3rlpy, 1.")
+
+    def create(self) -> Any:
+        """Builds the scaler; see `rlreg.runtime.scalers`."""
+        from rlreg.runtime.scalers import AffineRewardScaler
+
+        return AffineRewardScaler(scale=self.multiplier)
+
+
+class ClipRewardScaler(RewardScaler):
+    """Clips rewards, then multiplies them."""
+
+    type: Literal["clip"] = "clip"
+    low: Finite | None = Field(None, description="Lowest reward; null for none. Default: d3rlpy.")
+    high: Finite | None = Field(None, description="Highest reward; null for none. Default: d3rlpy.")
+    multiplier: float = _MULTIPLIER
+
+    def create(self) -> Any:
+        """Builds the scaler; see `rlreg.runtime.scalers`."""
+        from rlreg.runtime.scalers import ClippingRewardScaler
+
+        return ClippingRewardScaler(self.low, self.high, self.multiplier)
+
+
+class MinMaxRewardScaler(RewardScaler):
+    """Maps the rewards of the data to [0, multiplier]."""
+
+    type: Literal["min_max"] = "min_max"
+    minimum: Finite | None = Field(
+        None, description="Lowest reward; null fits it. Default: d3rlpy."
+    )
+    maximum: Finite | None = Field(
+        None, description="Highest reward; null fits it. Default: d3rlpy."
+    )
+    multiplier: float = _MULTIPLIER
+
+    def create(self) -> Any:
+        """Builds the scaler; see `rlreg.runtime.scalers`."""
+        from rlreg.runtime.scalers import MinMaxRewards
+
+        return MinMaxRewards(self.minimum, self.maximum, self.multiplier)
+
+
+class StandardRewardScaler(RewardScaler):
+    """Subtracts the mean reward and divides by the standard deviation plus eps."""
+
+    type: Literal["standard"] = "standard"
+    mean: Finite | None = Field(None, description="Mean reward; null fits it. Default: d3rlpy.")
+    std: Annotated[float, Field(ge=0, le=1e30)] | None = Field(
+        None, description="Standard deviation; null fits it. Default: d3rlpy."
+    )
+    eps: float = Field(
+        1e-3, ge=0, le=1, description="Added to the deviation. Default: d3rlpy, 1e-3."
+    )
+    multiplier: float = _MULTIPLIER
+
+    def create(self) -> Any:
+        """Builds the scaler; see `rlreg.runtime.scalers`."""
+        from rlreg.runtime.scalers import StandardRewards
+
+        return StandardRewards(self.mean, self.std, self.eps, self.multiplier)
+
+
+class ShiftRewardScaler(RewardScaler):
+    """Adds a constant to rewards and multiplies them."""
+
+    type: Literal["shift"] = "shift"
+    shift: float = Field(
+        0.0, ge=-1e9, le=1e9, description="Added to each reward. Default: ours, 0."
+    )
+    multiplier: float = Field(1.0, ge=-1e9, le=1e9, description="The factor. Default: d3rlpy, 1.")
+    multiply_first: bool = Field(
+        False, description="Multiply before adding. Default: d3rlpy, false."
+    )
+
+    def create(self) -> Any:
+        """Builds the scaler; see `rlreg.runtime.scalers`."""
+        from rlreg.runtime.scalers import AffineRewardScaler
+
+        shift = self.shift if self.multiply_first else self.shift * self.multiplier
+        return AffineRewardScaler(scale=self.multiplier, shift=shift)
+
+
+# --- loggers ------------------------------------------------------------------------------------
+
+
+class JsonlLogger(LoggerFactory):
+    """Writes `metrics.jsonl` into the run folder, one flat object a line."""
+
+    type: Literal["jsonl"] = "jsonl"
+
+    def create(self) -> Any:
+        """Builds the logger; see `rlreg.runtime.logging`."""
+        from rlreg.runtime.logging import JsonlMetrics
+
+        return JsonlMetrics()
+
+
+class TensorboardLogger(LoggerFactory):
+    """Writes TensorBoard event files into the run folder."""
+
+    type: Literal["tensorboard"] = "tensorboard"
+
+    def create(self) -> Any:
+        """Builds the logger; see `rlreg.runtime.logging`."""
+        from rlreg.runtime.logging import TensorboardMetrics
+
+        return TensorboardMetrics()
+
+
+CORE_COMPONENTS: tuple[type[OpenUnion], ...] = (
+    DefaultEncoder,
+    VectorEncoder,
+    PixelEncoder,
+    WarmupScheduler,
+    CosineAnnealingScheduler,
+    LinearScheduler,
+    SGD,
+    Adam,
+    AdamW,
+    RMSprop,
+    PixelObservationScaler,
+    MinMaxObservationScaler,
+    StandardObservationScaler,
+    MinMaxActionScaler,
+    MultiplyRewardScaler,
+    ClipRewardScaler,
+    MinMaxRewardScaler,
+    StandardRewardScaler,
+    ShiftRewardScaler,
+    JsonlLogger,
+    TensorboardLogger,
+)
+"""What core registers; everything else comes from plugins."""

@@ -1,0 +1,178 @@
+"""From a pydantic ValidationError to problems a person can act on.
+
+Every fault of a document is reported in one go, with the path in the file (no union tags in it),
+the value given, what was expected, and for an unknown key the nearest key of the same config or the
+algorithm that does have it.
+"""
+
+from __future__ import annotations
+
+import reprlib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from rlreg.errors import Problem, did_you_mean
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 60
+_REPR.maxlist = _REPR.maxdict = _REPR.maxtuple = 4
+
+_EXPECTED = {
+    "missing": "is required",
+    "extra_forbidden": "no such key",
+    "bool_type": "expected true or false",
+    "string_type": "expected a string",
+    "tuple_type": "expected a list",
+    "dict_type": "expected a mapping",
+    "model_type": "expected a mapping",
+    "model_attributes_type": "expected a mapping",
+    "int_from_float": "expected a whole number",
+    "int_parsing_size": "expected a smaller whole number",
+}
+
+
+def problems_of(error: ValidationError, cls: type[Any], data: Any) -> list[Problem]:
+    """Lists the faults in ``error``.
+
+    Args:
+        error: What pydantic raised while validating ``data`` with ``cls``.
+        cls: The model that was asked.
+        data: The document it was given; used to find which component a path leads into.
+    """
+    details = error.errors(include_url=False)
+    locations = [_path(item["loc"]) for item in details]
+    problems = []
+    for item, path in zip(details, locations, strict=True):
+        below = any(other != path and other[: len(path)] == path for other in locations)
+        if item["type"] == "too_short" and below:
+            continue  # all items were refused, so the tuple counts as empty: no fault of its own
+        problems.append(_problem(typing.cast("Mapping[str, Any]", item), path, cls, data))
+    return problems
+
+
+def _path(loc: Iterable[str | int]) -> tuple[str | int, ...]:
+    # Parts in angle brackets are the tags of rlreg's own unions of file forms, not keys.
+    return tuple(part for part in loc if not (isinstance(part, str) and part.startswith("<")))
+
+
+def _problem(
+    item: Mapping[str, Any], path: tuple[str | int, ...], cls: type[Any], data: Any
+) -> Problem:
+    kind = str(item["type"])
+    on_key = kind == "extra_forbidden"
+    given = "" if kind in ("missing", "missing_tag") or on_key else _REPR.repr(item.get("input"))
+    context = item.get("ctx") or {}
+    hint = str(context.get("hint", ""))
+    if on_key:
+        hint = _key_hint(str(path[-1]), owner_of(cls, data, path[:-1]))
+    if kind == "literal_error" and isinstance(item.get("input"), str):
+        hint = did_you_mean(item["input"], _literal_members(str(context.get("expected", ""))))
+    return Problem(path, _message(kind, item, context), given, hint, on_key=on_key)
+
+
+def _message(kind: str, item: Mapping[str, Any], context: Mapping[str, Any]) -> str:
+    bounds = {
+        "greater_than": "> {gt}",
+        "greater_than_equal": ">= {ge}",
+        "less_than": "< {lt}",
+        "less_than_equal": "<= {le}",
+        "multiple_of": "a multiple of {multiple_of}",
+    }
+    if kind in bounds:
+        return f"must be {bounds[kind].format(**context)}"
+    if kind in ("too_short", "too_long"):
+        limit = context.get("min_length", context.get("max_length"))
+        word = "at least" if kind == "too_short" else "at most"
+        return f"needs {word} {limit} items, got {context.get('actual_length')}"
+    if kind == "literal_error" and "expected" in context:
+        return f"expected {context['expected']}"
+    if kind in _EXPECTED:
+        return _EXPECTED[kind]
+    message = str(item["msg"])
+    return message.replace("Input should be", "expected").removeprefix("Value error, ")
+
+
+def _literal_members(expected: str) -> list[str]:
+    return [part.strip().strip("'") for part in expected.replace(" or ", ",").split(",")]
+
+
+def _key_hint(key: str, owner: type[BaseModel] | None) -> str:
+    """Suggests the nearest key of the config, then one of a sibling that has this very key."""
+    if owner is None:
+        return ""
+    near = did_you_mean(key, owner.model_fields)
+    if near:
+        return near
+    from rlreg import registry
+
+    siblings = registry.classes_with_field(owner, key)
+    if siblings:
+        named = ", ".join(repr(name) for name in siblings)
+        return f"'{key}' is a key of {named}, not of {_title(owner)}"
+    known = ", ".join(sorted(owner.model_fields))
+    return f"{_title(owner)} has {known}"
+
+
+def _title(owner: type[BaseModel]) -> str:
+    tag = owner.model_fields.get("type")
+    return repr(tag.default) if tag is not None and isinstance(tag.default, str) else "this section"
+
+
+def owner_of(cls: Any, data: Any, path: tuple[str | int, ...]) -> type[BaseModel] | None:
+    """Returns the model that a path of a document leads into, following the tags on the way."""
+    current = _concrete(cls, data)
+    annotation: Any = current
+    for part in path:
+        if isinstance(part, str) and isinstance(current, type) and issubclass(current, BaseModel):
+            info = current.model_fields.get(part)
+            annotation = info.annotation if info else None
+        else:
+            annotation = _item_of(annotation, part)
+        data = _child(data, part)
+        current = _concrete(_model_in(annotation), data)
+    return current if isinstance(current, type) and issubclass(current, BaseModel) else None
+
+
+def _concrete(cls: Any, data: Any) -> Any:
+    from rlreg.open_union import OpenUnion
+
+    if not (isinstance(cls, type) and issubclass(cls, OpenUnion) and cls.is_abstract()):
+        return cls
+    from rlreg import registry
+
+    tag = data.get("type") if isinstance(data, Mapping) else getattr(data, "type", None)
+    return registry.find_member(cls, tag)
+
+
+def _model_in(annotation: Any) -> Any:
+    """Returns the model class inside ``X | None`` or ``Annotated[X, ...]``."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _model_in(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        for arg in typing.get_args(annotation):
+            found = _model_in(arg)
+            if isinstance(found, type) and issubclass(found, BaseModel):
+                return found
+    return annotation
+
+
+def _item_of(annotation: Any, part: str | int) -> Any:
+    args = typing.get_args(_model_in(annotation))
+    if not args:
+        return None
+    if isinstance(part, int) and Ellipsis not in args and part < len(args):
+        return args[part]
+    return args[0]
+
+
+def _child(data: Any, part: str | int) -> Any:
+    if isinstance(data, Mapping):
+        return data.get(part)
+    if isinstance(part, int) and isinstance(data, list | tuple) and part < len(data):
+        return data[part]
+    return getattr(data, str(part), None)

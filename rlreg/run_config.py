@@ -1,0 +1,192 @@
+"""The run file: what is trained, on what, for how long, and where it is written.
+
+Everything that is not part of the algorithm's identity lives here: device, seed, compile mode,
+lengths, evaluation, engine, checkpoints. Numbers whose right value depends on the regime are null
+by default and settled by `rlreg.runtime.train`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from rlreg.config import LearnableConfig, LoggerFactory, RolloutEngineFactory
+from rlreg.device import DEVICE_PATTERN
+from rlreg.strictness import StrictModel
+
+Json = str | int | float | bool | None
+Count = Annotated[int, Field(ge=1, le=10**12)]
+DeviceName = Annotated[str, Field(pattern=DEVICE_PATTERN)]
+DeviceIndex = Annotated[int, Field(ge=0, le=1023)]
+
+
+def _form(value: Any) -> str:
+    """Names the written form of a value that may be a string, a number, a list or a mapping."""
+    if isinstance(value, str):
+        return "<string>"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "<index>"
+    if isinstance(value, list | tuple):
+        return "<list>"
+    return "<mapping>"
+
+
+class WrapperSettings(StrictModel):
+    """A wrapper around an environment."""
+
+    id: str = Field(min_length=1, max_length=500, description="`module:Class` of the wrapper.")
+    kwargs: dict[str, Any] = Field(default={}, description="Keyword arguments of the wrapper.")
+
+
+class EnvironmentSettings(StrictModel):
+    """An environment with arguments, wrappers or a registration call."""
+
+    id: str = Field(
+        min_length=1, max_length=500, description="Id for `gymnasium.make`, or `module:id`."
+    )
+    kwargs: dict[str, Any] = Field(default={}, description="Keyword arguments of `gymnasium.make`.")
+    wrappers: tuple[WrapperSettings, ...] = Field(
+        default=(), max_length=64, description="Wrappers, applied in this order."
+    )
+    register_with: str | None = Field(
+        default=None,
+        alias="register",
+        max_length=500,
+        description="`module:function` called first, for packages that need a registration call.",
+    )
+
+
+Environment = Annotated[
+    Annotated[Annotated[str, Field(min_length=1, max_length=500)], Tag("<string>")]
+    | Annotated[EnvironmentSettings, Tag("<mapping>")],
+    Discriminator(_form),
+]
+
+DeviceChoice = Annotated[
+    Annotated[DeviceName, Tag("<string>")] | Annotated[DeviceIndex, Tag("<index>")],
+    Discriminator(_form),
+]
+
+DeviceSetting = Annotated[
+    Annotated[DeviceName, Tag("<string>")]
+    | Annotated[DeviceIndex, Tag("<index>")]
+    | Annotated[
+        Annotated[tuple[DeviceChoice, ...], Field(min_length=1, max_length=16)], Tag("<list>")
+    ],
+    Discriminator(_form),
+]
+
+
+class TrainSettings(StrictModel):
+    """How long to train."""
+
+    n_steps: Count | None = Field(
+        default=None,
+        description="Updates (offline) or transitions (online); null takes 10,000 updates or "
+        "100,000 transitions.",
+    )
+    n_steps_per_epoch: Count = Field(
+        default=1000, description="Updates in an epoch of an offline run."
+    )
+    n_epochs: Count | None = Field(
+        default=None, description="Epochs of an online run, with `epoch_length`; not with n_steps."
+    )
+    epoch_length: Count | None = Field(
+        default=None, description="Updates in an epoch of an online run; null takes 25."
+    )
+    patience: Count | None = Field(
+        default=None,
+        description="Stop after this many evaluations without improvement; null never stops early.",
+    )
+
+
+class EvaluationSettings(StrictModel):
+    """How a policy is judged."""
+
+    env: Environment | None = Field(
+        default="auto",
+        description="Environment to evaluate in; `auto` takes that of the data set or of training, "
+        "null does not evaluate.",
+    )
+    n_episodes: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=20, description="Seeded episodes of each evaluation."
+    )
+    every: Count | None = Field(
+        default=None,
+        description="Evaluate each time this many steps have passed; null only at the end "
+        "(offline) or at start and end (online).",
+    )
+    at_start: bool | None = Field(
+        default=None, description="Evaluate before training; null: online yes, offline no."
+    )
+    deterministic: bool = Field(
+        default=True, description="Act with the policy's mode instead of a sample."
+    )
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = Field(
+        default=10_000, description="Seed of the first evaluation episode."
+    )
+    baselines: tuple[Literal["random", "behaviour"], ...] = Field(
+        default=("random", "behaviour"),
+        max_length=2,
+        description="What the result is compared with at the end.",
+    )
+
+
+class CheckpointSettings(StrictModel):
+    """When a run is saved."""
+
+    every_epochs: Count = Field(default=1, description="Save after this many epochs.")
+    keep: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        default=3, description="How many checkpoints stay in `checkpoints/`."
+    )
+
+
+def _default_loggers() -> Any:
+    return [{"type": "jsonl"}]
+
+
+class RunConfig(StrictModel):
+    """A run: a learnable, its data or environment, and how it is trained.
+
+    The file form of every run; ``rlreg.train`` takes one and ``run.yaml`` in a run folder is one.
+    """
+
+    learnable: LearnableConfig = Field(description="The algorithm and its settings.")
+    name: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        description="Name of the run's folder; null takes the learnable's name.",
+    )
+    dataset: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4000,
+        description="Minari id, `rlreg/...` id or path; null takes rlreg/pendulum/mixed-v0.",
+    )
+    env: Environment | None = Field(
+        default=None, description="Environment to train in, for an online learnable."
+    )
+    device: DeviceSetting = Field(
+        default="auto", description="auto, cpu, cuda, cuda:1, an index, or a list of fallbacks."
+    )
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = Field(
+        default=0, description="Seed of everything random in the run."
+    )
+    compile: Literal["auto", "on", "off"] = Field(
+        default="auto", description="Compile the update; auto where the run is long enough to pay."
+    )
+    train: TrainSettings = Field(default=TrainSettings(), description="How long to train.")
+    evaluation: EvaluationSettings = Field(
+        default=EvaluationSettings(), description="How the policy is judged."
+    )
+    logging: tuple[LoggerFactory, ...] = Field(
+        default_factory=_default_loggers, max_length=16, description="Where metrics go."
+    )
+    engine: RolloutEngineFactory | None = Field(
+        default=None,
+        description="How an online learnable collects transitions; null lets it choose.",
+    )
+    checkpoint: CheckpointSettings = Field(
+        default=CheckpointSettings(), description="When the run is saved."
+    )
