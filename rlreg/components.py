@@ -113,7 +113,7 @@ class PixelEncoder(EncoderFactory):
     type: Literal["pixel"] = "pixel"
     filters: Annotated[tuple[Filter, ...], Field(min_length=1, max_length=32)] = Field(
         ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
-        description="Channels, kernel size and stride of each convolution. Default: DQN, Nature 2015.",
+        description="Channels, kernel size, stride of each layer. Default: DQN, Nature 2015.",
     )
     feature_size: Width = Field(
         512, description="Width of the linear layer. Default: Mnih et al. 2015."

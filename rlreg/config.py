@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from rlreg.errors import RegistrationError, did_you_mean
+from rlreg.migrations import Migration
 from rlreg.open_union import OpenUnion
 
 if TYPE_CHECKING:
@@ -225,6 +226,9 @@ class LearnableConfig(OpenUnion):
     kind: ClassVar[str] = "learnable"
     regime: ClassVar[str] = ""
     """``offline`` (learns from a data set) or ``online`` (learns from an environment)."""
+
+    migrations: ClassVar[tuple[Migration, ...]] = ()
+    """How files of older schema versions become this one's; see `rlreg.migrations`."""
 
     schema_version: int = Field(
         default=1, ge=1, le=1_000_000, description="Version of this config's schema."

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from rlreg.config import RUN_WORDS, TAG, ComponentConfig, LearnableConfig
 from rlreg.errors import RegistrationError
+from rlreg.migrations import check_chain
 from rlreg.open_union import OpenUnion
 from rlreg.problems import problems_of
 from rlreg.strictness import StrictModel
@@ -77,6 +78,10 @@ def _check_learnable(cls: type[LearnableConfig]) -> None:
         )
     if not (cls.__doc__ or "").strip() or cls.__doc__ == LearnableConfig.__doc__:
         raise RegistrationError(f"{name}: write a docstring; its first line is the summary")
+    version = cls.model_fields["schema_version"].default
+    fault = check_chain(f"{name}.migrations", version, cls.migrations)
+    if fault:
+        raise RegistrationError(fault)
     for reserved in sorted(RUN_WORDS & cls.model_fields.keys()):
         raise RegistrationError(f"{name}.{reserved}: this name belongs to the run file")
 
@@ -184,7 +189,12 @@ def _check_type(annotation: Any, metadata: typing.Iterable[Any], where: str, kin
                 _check_type(item, (), f"{where}[{index}]", kind)
     elif origin is Literal:
         _check_literal(annotation, where)
-    elif annotation is int:
+    else:
+        _check_plain(annotation, constraints, where, kind)
+
+
+def _check_plain(annotation: Any, constraints: list[Any], where: str, kind: type) -> None:
+    if annotation is int:
         _check_bounds(constraints, where)
     elif annotation is float:
         _refuse_multiples(constraints, where)

@@ -222,7 +222,7 @@ class Settings:
         for key, info in owner.model_fields.items() if owner else ():
             if name == (info.alias or key):
                 default = plain(info.get_default(call_default_factory=True))
-                if isinstance(default, dict | list):
+                if default is not None:
                     return default
         return [] if isinstance(following, int) else {}
 

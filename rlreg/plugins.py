@@ -125,7 +125,7 @@ def load_plugins() -> list[Contribution]:
         One contribution for each entry point, sorted by distribution and entry point.
     """
     block_list = BlockList.read()
-    found = [_load(info, block_list) for info in find_entry_points()]
+    found = [load_plugin(info, block_list) for info in find_entry_points()]
     return sorted(
         found, key=lambda item: (normalize(item.info.distribution), item.info.entry_point)
     )
@@ -192,7 +192,8 @@ def _name_from(location: str) -> str:
 # --- one plugin ---------------------------------------------------------------------------------
 
 
-def _load(info: PluginInfo, block_list: BlockList) -> Contribution:
+def load_plugin(info: PluginInfo, block_list: BlockList) -> Contribution:
+    """Loads one plugin unless it is blocked; whatever it raises becomes its status."""
     if info.status != "ok":
         return Contribution(info)
     blocked = block_list.reason(info.distribution, info.entry_point)

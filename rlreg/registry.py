@@ -52,8 +52,14 @@ class Record:
 
     @property
     def summary(self) -> str:
-        """First line of the class's docstring."""
-        return next(iter((self.cls.__doc__ or "").strip().splitlines()), "")
+        """First sentence of the class's docstring."""
+        return summary_of(self.cls)
+
+
+def summary_of(cls: type) -> str:
+    """Returns the first paragraph of a class's docstring on one line."""
+    paragraph = (cls.__doc__ or "").strip().partition("\n\n")[0]
+    return " ".join(paragraph.split())
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ def json_schema(
         name: Id of a learnable, ``"run"``, or a model class.
         scope: ``all`` closes open unions over everything installed; ``own`` over the members of the
             learnable's distribution and of rlreg.
-        distributions: More distributions whose members the scope ``own`` takes in, e.g. those of the
-            learnables that a committed schema of the run file is for.
+        distributions: More distributions whose members the scope ``own`` takes in, e.g. those of
+            the learnables that a committed schema of the run file is for.
 
     Raises:
         UnknownNameError: If there is no such learnable.

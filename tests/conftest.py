@@ -40,7 +40,7 @@ def run_python(tmp_path):
 
 @pytest.fixture
 def make_plugin(tmp_path):
-    """Writes a plugin with a dist-info, as an installed wheel would look, and returns its folder."""
+    """Writes a plugin with a dist-info, as a wheel would leave it, and returns its folder."""
 
     def make(
         distribution: str,

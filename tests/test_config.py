@@ -252,7 +252,11 @@ class TestRunConfig:
     def test_file_form_round_trips(self, sample):
         data = {
             "learnable": {"type": "sample"},
-            "env": {"id": "CartPole-v1", "kwargs": {"a": [1, None]}, "register": "minatar:register"},
+            "env": {
+                "id": "CartPole-v1",
+                "kwargs": {"a": [1, None]},
+                "register": "minatar:register",
+            },
             "device": ["cuda:0", "cpu"],
         }
         run = validate(rlreg.RunConfig, data)

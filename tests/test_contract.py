@@ -6,7 +6,7 @@ import datetime
 import enum
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Optional, Union
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from pydantic import (
@@ -62,8 +62,8 @@ REFUSED_TYPES = {
     "complex": (complex, 1j),
     "enum": (Colour, Colour.RED),
     "bytes": (bytes, b""),
-    "union of scalars": (Union[float, str], 1.0),
-    "union of kinds": (Union[rlreg.EncoderFactory, rlreg.OptimizerFactory], {"type": "vector"}),
+    "union of scalars": (float | str, 1.0),
+    "union of kinds": (rlreg.EncoderFactory | rlreg.OptimizerFactory, {"type": "vector"}),
     "kind or number": (rlreg.EncoderFactory | float, 1.0),
     "before validator": (Annotated[float, BeforeValidator(float)], 1.0),
     "infinity allowed": (Annotated[float, Field(allow_inf_nan=True)], 1.0),
@@ -84,7 +84,7 @@ def test_field_type_outside_the_closed_list_is_refused(case):
 ALLOWED_TYPES = {
     "bool": (bool, True),
     "bounded int": (Annotated[int, Field(ge=0, lt=9)], 3),
-    "optional bounded int": (Optional[Annotated[int, Field(ge=0, le=9)]], None),
+    "optional bounded int": (Annotated[int, Field(ge=0, le=9)] | None, None),
     "float": (float, 1.0),
     "string with a pattern": (Annotated[str, Field(pattern="^a+$")], "aa"),
     "literals": (Literal["a", 1, True], "a"),

@@ -13,7 +13,7 @@ from rlreg.errors import DeviceError, DeviceUnavailableError
 class FakeTorchDevice:
     """Looks like torch.device, for the parser, which must not import torch."""
 
-    def __init__(self, type, index=None):  # noqa: A002 - torch's own name
+    def __init__(self, type, index=None):
         self.type, self.index = type, index
 
 
@@ -48,7 +48,8 @@ def test_every_form_of_the_grammar_is_parsed(value, meaning):
 
 
 REFUSED = [
-    "cuda:01", "cuda:-1", "cuda:", ":0", "CUDA", "gpu", "cudda", "meta", "", " cpu", "cpu:1", "mps:2",
+    "cuda:01", "cuda:-1", "cuda:", ":0", "CUDA", "gpu", "cudda", "meta", "", " cpu", "cpu:1",
+    "mps:2",
     -1, 4096, 1.0, b"cpu", [], ["cpu", []], ("cuda", 1, 2.5), {"type": "cpu"}, ("cuda:0", 1),
     FakeTorchDevice("meta"),
 ]  # fmt: skip
@@ -82,9 +83,7 @@ def machine(monkeypatch):
     """Fakes what the machine has: the one seam between the grammar and torch."""
 
     def has(**counts: int) -> None:
-        monkeypatch.setattr(
-            device_module, "_count", lambda kind: {"cpu": 1, **counts}.get(kind, 0)
-        )
+        monkeypatch.setattr(device_module, "_count", lambda kind: {"cpu": 1, **counts}.get(kind, 0))
 
     return has
 
@@ -116,13 +115,15 @@ def test_a_single_device_never_falls_back(machine, value):
 
 def test_index_out_of_range_says_how_many_there_are(machine):
     machine(cuda=2)
-    with pytest.raises(DeviceUnavailableError, match="only 2 of type cuda.*cpu, cuda:0, cuda:1"):
+    with pytest.raises(DeviceUnavailableError, match=r"only 2 of type cuda.*cpu, cuda:0, cuda:1"):
         DeviceSpec.parse("cuda:7").resolve()
 
 
 def test_bare_index_forms_mean_the_same_device(machine):
     machine(cuda=1)
-    assert {DeviceSpec.parse(v).resolve().name for v in (0, True, "cuda:0", ("cuda", 0))} == {"cuda:0"}
+    assert {DeviceSpec.parse(v).resolve().name for v in (0, True, "cuda:0", ("cuda", 0))} == {
+        "cuda:0"
+    }
 
 
 def test_real_torch_devices_are_parsed():

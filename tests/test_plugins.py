@@ -12,6 +12,8 @@ import pytest
 
 pytestmark = pytest.mark.light
 
+PIP_INSTALL = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
+PIP_INSTALL += ["--no-build-isolation"]
 ZOO = Path(__file__).parent / "zoo"
 
 GOOD = '''
@@ -89,7 +91,7 @@ BROKEN = {
         "must give Preset objects",
     ),
     "breach of contract": (
-        GOOD.replace('type: Literal["good"] = "good"', 'type: Literal["bad"] = "bad"\n    n: int = 3'),
+        GOOD.replace('Literal["good"] = "good"', 'Literal["bad"] = "bad"\n    n: int = 3'),
         "GoodConfig.n: an int needs a lower and an upper bound",
     ),
     "wrong hook argument": (
@@ -135,9 +137,11 @@ def test_missing_module_of_the_plugin_itself_says_reinstall(report, make_plugin)
 
 def test_entry_point_may_name_an_object_in_the_module(report, make_plugin):
     source = (
-        GOOD.replace('"good"', '"obj"').replace("@rlreg.hookimpl\ndef rlreg_learnables():", "def _f():")
-        + "\nclass Hooks:\n    @rlreg.hookimpl\n    def rlreg_learnables(self):\n        return _f()\n"
-        "hooks = Hooks()\n"
+        GOOD.replace('"good"', '"obj"').replace(
+            "@rlreg.hookimpl\ndef rlreg_learnables():", "def _f():"
+        )
+        + "\nclass Hooks:\n    @rlreg.hookimpl\n    def rlreg_learnables(self):\n"
+        "        return _f()\nhooks = Hooks()\n"
     )
     for value in ("obj_dist_plugin:hooks", "obj_dist_plugin:Hooks"):
         found = report(make_plugin("obj-dist", source, value=value))
@@ -286,8 +290,7 @@ def site(tmp_path_factory):
         subprocess.run(["cp", "-r", str(source), str(copy)], check=True)
         packages.append(str(copy))
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
-        + ["--no-index", "--target", str(folder), *packages],
+        [*PIP_INSTALL, "--target", str(folder), *packages],
         check=True,
         env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
     )

@@ -193,7 +193,9 @@ class TestListing:
             "print(json.dumps([c.kind + '.' + c.name for c in rlreg.list_components()]))"
         )
         names = json.loads(run_python(code, env={"RLREG_ONLY_PLUGINS": "none"}))
-        assert {"encoder.default", "encoder.vector", "encoder.pixel", "optimizer.adam_w"} <= {*names}
+        assert {"encoder.default", "encoder.vector", "encoder.pixel", "optimizer.adam_w"} <= {
+            *names
+        }
         assert not {"encoder.simba", "encoder.impala_resnet", "reward_scaler.return"} & {*names}
         assert not [name for name in names if name.startswith("engine.")]
 
@@ -211,7 +213,7 @@ class TestListing:
                 for _ in range(200):
                     rlreg.make_config("one")
                     rlreg.list_learnables()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the test reports it
                 errors.append(error)
 
         rlreg.register_learnable(OneConfig)

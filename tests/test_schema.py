@@ -61,10 +61,12 @@ def fuzz_classes(local_names):
 ODD = [
     None, True, False, 0, 1, -1, 3, 11, 2**31, 2**63, 1e20, 0.5, 1.0, 3.0, 3.5, -0.0, 1e-9, "", "a",
     "aa", "abcde", "3", "true", [], [1], [0.5, 1], [1, 0.5], [0.5, 1, 1], ["a"], [[]], {},
-    {"type": "vector"}, {"type": "vectr"}, {"type": None}, {"type": ["vector"]}, {"hidden_units": [1]},
+    {"type": "vector"}, {"type": "vectr"}, {"type": None}, {"type": ["vector"]},
+    {"hidden_units": [1]},
     {"type": "vector", "hidden_units": [0]}, {"type": "vector", "x": 1}, {"type": "adam"},
-    {"type": "fuzz", "inner": {"type": "fuzz", "several": [{"type": "pixel"}, {"type": "default"}]}},
-    {"type": "fuzz", "inner": {}}, {"type": "adam", "betas": [0.9, 1]}, {"type": "standard", "mean": []},
+    {"type": "fuzz", "inner": {"type": "fuzz", "several": [{"type": "pixel"}]}},
+    {"type": "fuzz", "inner": {}}, {"type": "adam", "betas": [0.9, 1]},
+    {"type": "standard", "mean": []},
     [["x", {"type": "vector"}]], [["x", {"type": "adam"}]], [["x"]],
     {"type": "sgd", "lr_scheduler_factory": {"type": "warmup", "warmup_steps": 1.0}},
 ]  # fmt: skip

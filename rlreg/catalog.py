@@ -1,0 +1,84 @@
+"""The catalogue: what is installed, read from manifests and without importing plugins.
+
+Listing and completion need names and summaries only. A plugin with a fresh manifest is not
+imported; one without is loaded by itself, as discovery would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rlreg.blocking import BlockList, normalize
+from rlreg.manifest import Manifest, read_manifest
+from rlreg.plugins import Contribution, PluginInfo, find_entry_points, load_plugin
+from rlreg.registry import ComponentInfo, LearnableInfo, summary_of
+
+
+@dataclass(slots=True)
+class Catalog:
+    """What is installed, sorted by name."""
+
+    plugins: list[PluginInfo] = field(default_factory=list)
+    learnables: list[LearnableInfo] = field(default_factory=list)
+    components: list[ComponentInfo] = field(default_factory=list)
+    presets: list[str] = field(default_factory=list)
+
+
+def read_catalog() -> Catalog:
+    """Reads what every plugin on this machine provides."""
+    catalog = Catalog()
+    block_list = BlockList.read()
+    for info in find_entry_points():
+        is_off = info.status != "ok" or block_list.reason(info.distribution, info.entry_point)
+        manifest = None if is_off else read_manifest(info)
+        if manifest is not None:
+            _add_manifest(catalog, info, manifest)
+        else:
+            _add_contribution(catalog, load_plugin(info, block_list))
+    catalog.plugins.sort(key=lambda info: (normalize(info.distribution), info.entry_point))
+    catalog.learnables.sort(key=lambda info: (info.name, normalize(info.distribution)))
+    catalog.components.sort(key=lambda info: (info.kind, info.name, info.distribution))
+    catalog.presets.sort()
+    return catalog
+
+
+def _add_manifest(catalog: Catalog, info: PluginInfo, manifest: Manifest) -> None:
+    owner = (info.distribution, info.version)
+    catalog.plugins.append(info)
+    catalog.learnables += [
+        LearnableInfo(
+            name=item["name"],
+            id=f"{info.distribution}/{item['name']}",
+            summary=item["summary"],
+            regime=item["regime"],
+            distribution=info.distribution,
+            version=info.version,
+        )
+        for item in manifest.learnables
+    ]
+    catalog.components += [
+        ComponentInfo(
+            item["kind"],
+            item["name"],
+            f"{info.distribution}/{item['name']}",
+            item["summary"],
+            *owner,
+        )
+        for item in manifest.components
+    ]
+    catalog.presets += [item["id"] for item in manifest.presets]
+
+
+def _add_contribution(catalog: Catalog, contribution: Contribution) -> None:
+    info = contribution.info
+    catalog.plugins.append(info)
+    for cls in contribution.members:
+        name, summary = cls.get_type(), summary_of(cls)
+        record_id = f"{info.distribution}/{name}"
+        owner = (info.distribution, info.version)
+        if cls.kind == "learnable":
+            regime = str(getattr(cls, "regime", ""))
+            catalog.learnables.append(LearnableInfo(name, record_id, summary, regime, *owner))
+        else:
+            catalog.components.append(ComponentInfo(cls.kind, name, record_id, summary, *owner))
+    catalog.presets += [preset.id for preset in contribution.presets]
