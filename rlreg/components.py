@@ -51,7 +51,7 @@ _DROPOUT: Any = Field(
 
 
 class DefaultEncoder(EncoderFactory):
-    """A vector encoder for flat observations, a pixel encoder for images."""
+    """A pixel encoder for images of 36 x 36 and more, a vector encoder for everything else."""
 
     type: Literal["default"] = "default"
     activation: Activation = _ACTIVATION
@@ -64,7 +64,9 @@ class DefaultEncoder(EncoderFactory):
             "use_batch_norm": self.use_batch_norm,
             "dropout_rate": self.dropout_rate,
         }
-        return PixelEncoder(**options) if len(observation_shape) == 3 else VectorEncoder(**options)
+        # Nature DQN's filters need 36 pixels; a grid of MiniGrid's kind is a flat observation.
+        is_picture = len(observation_shape) == 3 and sorted(observation_shape)[1] >= 36
+        return PixelEncoder(**options) if is_picture else VectorEncoder(**options)
 
     def create(self, observation_shape: tuple[int, ...]) -> nn.Module:
         """Builds the encoder that fits the shape; see :class:`EncoderFactory`."""
@@ -343,7 +345,7 @@ class MultiplyRewardScaler(RewardScaler):
 
     def create(self) -> Any:
         """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.scalers import AffineRewardScaler
+        from rlreg.runtime.reward_scalers import AffineRewardScaler
 
         return AffineRewardScaler(scale=self.multiplier)
 
@@ -358,7 +360,7 @@ class ClipRewardScaler(RewardScaler):
 
     def create(self) -> Any:
         """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.scalers import ClippingRewardScaler
+        from rlreg.runtime.reward_scalers import ClippingRewardScaler
 
         return ClippingRewardScaler(self.low, self.high, self.multiplier)
 
@@ -377,7 +379,7 @@ class MinMaxRewardScaler(RewardScaler):
 
     def create(self) -> Any:
         """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.scalers import MinMaxRewards
+        from rlreg.runtime.reward_scalers import MinMaxRewards
 
         return MinMaxRewards(self.minimum, self.maximum, self.multiplier)
 
@@ -397,7 +399,7 @@ class StandardRewardScaler(RewardScaler):
 
     def create(self) -> Any:
         """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.scalers import StandardRewards
+        from rlreg.runtime.reward_scalers import StandardRewards
 
         return StandardRewards(self.mean, self.std, self.eps, self.multiplier)
 
@@ -416,7 +418,7 @@ class ShiftRewardScaler(RewardScaler):
 
     def create(self) -> Any:
         """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.scalers import AffineRewardScaler
+        from rlreg.runtime.reward_scalers import AffineRewardScaler
 
         shift = self.shift if self.multiply_first else self.shift * self.multiplier
         return AffineRewardScaler(scale=self.multiplier, shift=shift)

@@ -226,6 +226,8 @@ class LearnableConfig(OpenUnion):
     kind: ClassVar[str] = "learnable"
     regime: ClassVar[str] = ""
     """``offline`` (learns from a data set) or ``online`` (learns from an environment)."""
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    """Keys that users look for here, and the path in a run file that has them."""
 
     migrations: ClassVar[tuple[Migration, ...]] = ()
     """How files of older schema versions become this one's; see `rlreg.migrations`."""

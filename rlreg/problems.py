@@ -101,9 +101,12 @@ def _literal_members(expected: str) -> list[str]:
 
 
 def _key_hint(key: str, owner: type[BaseModel] | None) -> str:
-    """Suggests the nearest key of the config, then one of a sibling that has this very key."""
+    """Says where this very key belongs, or suggests the nearest key that is there."""
     if owner is None:
         return ""
+    place = _place_in_run(key, owner)
+    if place:
+        return f"in a run file it belongs to {place}"
     near = did_you_mean(key, owner.model_fields)
     if near:
         return near
@@ -115,6 +118,32 @@ def _key_hint(key: str, owner: type[BaseModel] | None) -> str:
         return f"'{key}' is a key of {named}, not of {_title(owner)}"
     known = ", ".join(sorted(owner.model_fields))
     return f"{_title(owner)} has {known}"
+
+
+def _place_in_run(key: str, owner: type[BaseModel]) -> str:
+    """Returns the path in a run file that has ``key``, when it stands in the wrong section."""
+    from rlreg import registry
+    from rlreg.open_union import OpenUnion
+    from rlreg.run_config import RunConfig
+
+    stated: str | None = getattr(owner, "elsewhere", {}).get(key)
+    if stated is not None:
+        return stated
+    for section, info in RunConfig.model_fields.items():
+        model = _model_in(info.annotation)
+        if not (isinstance(model, type) and issubclass(model, BaseModel)) or model is owner:
+            continue
+        if not issubclass(model, OpenUnion):
+            keys = {*model.model_fields}
+        elif issubclass(owner, model):
+            continue
+        else:
+            keys = {
+                name for record in registry.records(model.kind) for name in record.cls.model_fields
+            }
+        if key in keys - {"type"}:
+            return f"{section}.{key}"
+    return ""
 
 
 def _title(owner: type[BaseModel]) -> str:

@@ -1,0 +1,244 @@
+"""``rlreg init``, ``validate``, ``explain``, ``diff`` and ``migrate``: commands on config files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlreg.cli.output import echo_json, echo_table, json_option, note
+
+if TYPE_CHECKING:
+    from rlreg.config import LearnableConfig
+    from rlreg.run_config import RunConfig
+
+preset_option = click.option("--preset", metavar="P", help="Preset, beneath the file.")
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="K.PATH=VALUE", help="Set a value; repeatable."
+)
+
+
+@click.command()
+@click.argument("name", metavar="ID")
+@preset_option
+@set_option
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write here.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option(
+    "--schema",
+    default="schemas/run.schema.json",
+    show_default=True,
+    help="Schema for editor completion, from the folder of the file.",
+)
+@json_option
+def init(
+    name: str,
+    *,
+    preset: str | None,
+    overrides: tuple[str, ...],
+    output: Path | None,
+    force: bool,
+    schema: str,
+    as_json: bool,
+) -> None:
+    """Write a run file in which every field is explained, to FILE or to stdout."""
+    from rlreg.errors import FileFormatError
+    from rlreg.files import commented_yaml, load_run
+
+    if output is not None and output.suffix not in (".yaml", ".yml"):
+        raise FileFormatError(f"{output}: the file must end in .yaml or .yml")
+    text = commented_yaml(load_run(name, preset=preset, overrides=overrides), schema=schema)
+    if output is not None:
+        _write(output, text, force=force)
+        folder = output.parent / schema
+        if not folder.exists():
+            note(
+                "for completion in your editor: rlreg schema export --installed "
+                f"{(output.parent / schema).parent}"
+            )
+    if as_json:
+        echo_json({"file": None if output is None else str(output), "text": text})
+    elif output is None:
+        click.echo(text, nl=False)
+    else:
+        click.echo(f"{output}: written; train it with: rlreg train {output}")
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    from rlreg.errors import FileFormatError
+
+    if path.exists() and not force:
+        raise FileFormatError(f"{path}: exists already; choose another name or give --force")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise FileFormatError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+@click.command()
+@click.argument("file")
+@preset_option
+@set_option
+@json_option
+def validate(file: str, *, preset: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Check a config file; opens no data and no environment.
+
+    Every fault is reported with file, line and column.
+    """
+    from rlreg.files import load_config
+
+    config = load_config(file, preset=preset, overrides=overrides)
+    what, name = _nature(config)
+    if as_json:
+        echo_json({"file": file, "valid": True, "kind": what, "learnable": name})
+    else:
+        click.echo(f"{file}: valid, a {what} of {name}")
+
+
+def _nature(config: LearnableConfig | RunConfig) -> tuple[str, str]:
+    from rlreg.config import LearnableConfig
+    from rlreg.registry import reference
+
+    if isinstance(config, LearnableConfig):
+        return "config", reference(type(config))
+    return "run", reference(type(config.learnable))
+
+
+# --- explain ------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("file")
+@preset_option
+@set_option
+@click.option("--changed", is_flag=True, help="Leave out what is a default.")
+@json_option
+def explain(
+    file: str, *, preset: str | None, overrides: tuple[str, ...], changed: bool, as_json: bool
+) -> None:
+    """Show each value of a config, where it comes from and what is allowed.
+
+    The origin is a default, a preset, a place in the file or a flag; later ones win.
+    """
+    from rlreg.cli.explanation import explanation
+    from rlreg.files import collect, settle_settings
+    from rlreg.yaml_text import flow
+
+    settings = collect(file, preset=preset, overrides=overrides)
+    rows = explanation(settle_settings(settings), settings)
+    if changed:
+        rows = [row for row in rows if row["layer"] != "default"]
+    if as_json:
+        echo_json({"file": file, "values": rows})
+        return
+    table = [
+        (row["path"], flow(row["value"]), row["origin"], row["allowed"], row["source"])
+        for row in rows
+    ]
+    echo_table(("key", "value", "origin", "allowed", "source of the default"), table)
+
+
+# --- diff and migrate ---------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@json_option
+def diff(a: str, b: str, *, as_json: bool) -> None:
+    """Compare two configs by meaning: files, run folders, checkpoints or ids.
+
+    Order, comments and values that equal the default make no difference. A run compared with the
+    config of a learnable counts by its learnable.
+    """
+    left, right = _flat_pair(a, b)
+    missing = object()
+    changes: list[dict[str, Any]] = []
+    for path in [*left, *(path for path in right if path not in left)]:
+        old, new = left.get(path, missing), right.get(path, missing)
+        if old is missing or new is missing or type(old) is not type(new) or old != new:
+            change: dict[str, Any] = {"path": path}
+            change |= {} if old is missing else {"a": old}
+            change |= {} if new is missing else {"b": new}
+            changes.append(change)
+    if as_json:
+        echo_json({"a": a, "b": b, "equal": not changes, "changes": changes})
+        return
+    if not changes:
+        click.echo("no difference")
+    from rlreg.yaml_text import flow
+
+    rows = [
+        (
+            item["path"],
+            flow(item["a"]) if "a" in item else "-",
+            flow(item["b"]) if "b" in item else "-",
+        )
+        for item in changes
+    ]
+    echo_table(("key", a, b), rows)
+
+
+def _flat_pair(a: str, b: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    from rlreg.config import LearnableConfig
+    from rlreg.run_config import RunConfig
+
+    configs = [_load(a), _load(b)]
+    if any(isinstance(config, LearnableConfig) for config in configs):
+        configs = [
+            config.learnable if isinstance(config, RunConfig) else config for config in configs
+        ]
+    from rlreg.overrides import plain
+
+    left, right = ({}, {})  # type: tuple[dict[str, Any], dict[str, Any]]
+    for config, target in zip(configs, (left, right), strict=True):
+        _flatten(plain(config), (), target)
+    return left, right
+
+
+def _load(name: str) -> LearnableConfig | RunConfig:
+    from rlreg.creation import make_config
+    from rlreg.files import is_file_reference, load_config
+
+    if is_file_reference(name) or Path(name).exists():
+        return load_config(name)
+    return make_config(name)
+
+
+def _flatten(value: Any, path: tuple[str | int, ...], into: dict[str, Any]) -> None:
+    from rlreg.errors import format_path
+
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            _flatten(item, (*path, key), into)
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        for index, item in enumerate(value):
+            _flatten(item, (*path, index), into)
+    else:
+        into[format_path(path)] = value
+
+
+@click.command()
+@click.argument("file")
+@json_option
+def migrate(file: str, *, as_json: bool) -> None:
+    """Bring a config to the installed schema version.
+
+    No schema has changed its version yet, so a valid file stays as it is.
+    """
+    from rlreg.config import LearnableConfig
+    from rlreg.files import load_config
+
+    config = load_config(file)
+    learnable = config if isinstance(config, LearnableConfig) else config.learnable
+    _, name = _nature(config)
+    version = learnable.schema_version
+    if as_json:
+        echo_json({"file": file, "learnable": name, "schema_version": version, "changed": False})
+    else:
+        click.echo(f"{file}: is of schema version {version} of {name}, the latest; nothing to do")

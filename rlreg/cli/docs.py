@@ -1,0 +1,32 @@
+"""``rlreg docs``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rlreg.cli.output import echo_json, json_option
+
+
+@click.group()
+def docs() -> None:
+    """Build the config reference of everything that is installed."""
+
+
+@docs.command()
+@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--learnable", "learnables", multiple=True, metavar="ID", help="Only this learnable.")
+@json_option
+def build(directory: Path, learnables: tuple[str, ...], *, as_json: bool) -> None:
+    """Write the reference to DIR, as Markdown and as HTML that works offline.
+
+    A folder that holds something else is left alone.
+    """
+    from rlreg.reference.build import build_reference
+
+    written = build_reference(directory, learnables=list(learnables) or None)
+    if as_json:
+        echo_json({"directory": str(directory), "files": [str(path) for path in written]})
+    else:
+        click.echo(f"{directory / 'index.html'}: {len(written)} files")

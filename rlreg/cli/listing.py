@@ -1,0 +1,216 @@
+"""``rlreg list``, ``rlreg show`` and ``rlreg info``."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from rlreg import __version__
+from rlreg.cli.output import echo_json, echo_table, json_option, note
+
+PACKAGES = ("pydantic", "pluggy", "torch", "numpy", "gymnasium", "minari", "safetensors", "h5py")
+
+
+def listing() -> dict[str, Any]:
+    """Returns what ``rlreg list --json`` prints."""
+    from rlreg.plugins import PLUGIN_API
+    from rlreg.registry import list_learnables, list_plugins
+
+    plugins = [asdict(plugin) for plugin in list_plugins()]
+    for plugin in plugins:
+        del plugin["location"]
+    return {
+        "rlreg": __version__,
+        "plugin_api": PLUGIN_API,
+        "learnables": [asdict(info) for info in list_learnables()],
+        "plugins": plugins,
+    }
+
+
+@click.command("list")
+@click.option("--components", is_flag=True, help="List encoders, optimizers, ... too.")
+@json_option
+def list_command(*, components: bool, as_json: bool) -> None:
+    """List the installed learnables and plugins.
+
+    A broken plugin never hides the others; see rlreg doctor for what is wrong with it.
+    """
+    found = listing()
+    if components:
+        from rlreg.registry import list_components
+
+        found["components"] = [asdict(info) for info in list_components()]
+    if as_json:
+        echo_json(found)
+        return
+    names = [item["name"] for item in found["learnables"]]
+    rows = [
+        (_written(item, names), item["regime"], _provider(item), item["summary"])
+        for item in found["learnables"]
+    ]
+    if rows:
+        echo_table(("learnable", "regime", "from", "summary"), rows)
+    else:
+        click.echo("no learnable is installed; for example: pip install rlreg-iql")
+    if components:
+        click.echo()
+        parts = [
+            (item["kind"], item["name"], _provider(item), item["summary"])
+            for item in found["components"]
+        ]
+        echo_table(("kind", "type", "from", "summary"), parts)
+    for plugin in found["plugins"]:
+        if plugin["status"] != "ok":
+            note(
+                f"{plugin['status']}: {plugin['distribution']} {plugin['version']} "
+                f"({plugin['entry_point']}): {plugin['error']}"
+            )
+    if any(plugin["status"] == "broken" for plugin in found["plugins"]):
+        note("see rlreg doctor")
+
+
+def _written(item: dict[str, Any], names: list[str]) -> str:
+    """Returns the shortest name that works: the bare one unless it is ambiguous."""
+    from rlreg.errors import AmbiguousNameError
+    from rlreg.registry import resolve
+
+    if names.count(item["name"]) > 1:
+        try:
+            if resolve("learnable", item["name"]).id != item["id"]:
+                return str(item["id"])
+        except AmbiguousNameError:
+            return str(item["id"])
+    return str(item["name"])
+
+
+def _provider(item: dict[str, Any]) -> str:
+    return f"{item['distribution']} {item['version']}".strip()
+
+
+# --- show ---------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("name", metavar="ID")
+@json_option
+def show(name: str, *, as_json: bool) -> None:
+    """Show the fields of a learnable, of a component or of the run file.
+
+    ID is a learnable (iql), a component (encoder.vector) or run.
+    """
+    from rlreg.reference.record import record_of
+
+    record = record_of(_class_named(name))
+    if as_json:
+        document = record.as_json()
+        if record.kind == "learnable":
+            document["unions"] = _unions(record)
+        echo_json(document)
+        return
+    regime = f", {record.regime}" if record.regime else ""
+    click.echo(f"{record.id} ({record.kind.replace('_', ' ')}{regime}), {record.provenance}")
+    click.echo(f"{record.summary}\n")
+    if record.details:
+        click.echo(f"{record.details}\n")
+    _echo_fields(record)
+    for kind, members in _unions(record).items():
+        click.echo(f"\n{kind.replace('_', ' ')}: {', '.join(members) or 'none installed'}")
+    if record.presets:
+        click.echo()
+        rows = [(p.preset.id, p.preset.source, p.preset.summary) for p in record.presets]
+        echo_table(("preset", "source", "summary"), rows)
+
+
+def _class_named(name: str) -> Any:
+    from rlreg.config import KINDS
+    from rlreg.registry import resolve
+
+    if name == "run":
+        from rlreg.run_config import RunConfig
+
+        return RunConfig
+    kind, _, tag = name.partition(".")
+    if kind in KINDS and tag:
+        return resolve(kind, tag).cls
+    return resolve("learnable", name).cls
+
+
+def _echo_fields(record: Any) -> None:
+    from rlreg.yaml_text import flow
+
+    rows = []
+    for item in record.fields:
+        default = "(required)" if item.is_required else flow(item.default)
+        allowed = item.type if len(item.range) > 28 or not item.range else f"{item.type}, "
+        if len(item.range) <= 28:
+            allowed += item.range
+        long_range = f" Allowed: {item.range}." if len(item.range) > 28 else ""
+        source = f" Default: {item.source}." if item.source else ""
+        default = default if len(default) <= 28 else default[:25] + "..."
+        rows.append((item.name, allowed, default, f"{item.description}{source}{long_range}"))
+    echo_table(("field", "type and range", "default", "description"), rows)
+
+
+def _unions(record: Any) -> dict[str, list[str]]:
+    from rlreg.registry import records, reference
+
+    kinds = dict.fromkeys(kind for item in record.fields for kind in item.kinds)
+    return {kind: [reference(member.cls) for member in records(kind)] for kind in kinds}
+
+
+# --- info ---------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option("--devices", is_flag=True, help="List the devices too (imports torch).")
+@json_option
+def info(*, devices: bool, as_json: bool) -> None:
+    """Show versions of rlreg, of Python and of what rlreg runs on."""
+    found: dict[str, Any] = {
+        "rlreg": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "plugins": [
+            {key: plugin[key] for key in ("distribution", "version", "entry_point", "status")}
+            for plugin in listing()["plugins"]
+        ],
+    }
+    if devices:
+        found["devices"] = _devices()
+    if as_json:
+        echo_json(found)
+        return
+    rows = [(key, str(found[key])) for key in ("rlreg", "python", "platform")]
+    rows += [(name, version or "not installed") for name, version in found["packages"].items()]
+    rows += [
+        (plugin["distribution"], f"{plugin['version']} ({plugin['status']})")
+        for plugin in found["plugins"]
+    ]
+    if devices:
+        rows.append(("devices", ", ".join(found["devices"])))
+    echo_table(("what", "version"), rows)
+
+
+def _version(name: str) -> str | None:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _devices() -> list[str]:
+    from rlreg.device import available_devices
+    from rlreg.errors import MissingExtraError
+
+    try:
+        return available_devices()
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            "--devices needs torch, which is not installed: pip install 'rlreg[torch]'"
+        ) from error

@@ -1,0 +1,204 @@
+"""The entry point: finds the command's module, runs it, turns what it raises into an exit code.
+
+Groups: look things up (`listing`, `schemas`, `docs`), config files (`configs`), plugins and health
+(`plugins`), and, where the heavy half is installed, runs (`train`), data (`data`) and `bench`.
+``rlreg --help`` imports none of them, nor pydantic; a command's module is imported when the command
+or its own help is asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlreg import __version__
+from rlreg.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from rlreg.errors import Problem
+
+EXIT_BUG = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a command lives and what ``rlreg --help`` says of it."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+COMMANDS: dict[str, Entry] = {
+    "list": Entry("listing", "list_command", "List the installed learnables and plugins."),
+    "show": Entry("listing", "show", "Show a learnable: fields, ranges, defaults, presets."),
+    "info": Entry("listing", "info", "Show versions of rlreg and of what it runs on."),
+    "schema": Entry("schemas", "schema", "Print, export or compare JSON Schemas."),
+    "docs": Entry("docs", "docs", "Build the config reference."),
+    "init": Entry("configs", "init", "Write a commented run file for a learnable."),
+    "validate": Entry("configs", "validate", "Check a config file."),
+    "explain": Entry("configs", "explain", "Show each value of a config and where it comes from."),
+    "diff": Entry("configs", "diff", "Compare two configs by meaning."),
+    "migrate": Entry("configs", "migrate", "Bring a config to the installed schema version."),
+    "plugins": Entry("plugins", "plugins", "List, block or unblock plugins."),
+    "doctor": Entry("plugins", "doctor", "Find broken plugins and names claimed twice."),
+    "train": Entry("train", "train", "Train a learnable."),
+    "resume": Entry("train", "resume", "Go on with an interrupted run."),
+    "evaluate": Entry("train", "evaluate", "Evaluate a run or a checkpoint."),
+    "data": Entry("data", "data", "List, generate or inspect data sets."),
+    "bench": Entry("bench", "bench", "Measure the speed of an algorithm."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names the commands whose module is installed."""
+        return [name for name in COMMANDS if _is_installed(COMMANDS[name])]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the module of a command and returns it."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None or not _is_installed(entry):
+            return None
+        module = importlib.import_module(f"rlreg.cli.{entry.module}")
+        command: click.Command = getattr(module, entry.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the list of commands from the table, without importing them."""
+        rows = [(name, COMMANDS[name].summary) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the command, or names the nearest one."""
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is None:
+            if name.startswith("-"):
+                return super().resolve_command(ctx, args)
+            hint = did_you_mean(name, self.list_commands(ctx)) or "see rlreg --help"
+            ctx.fail(f"there is no command {name!r}; {hint}")
+        return name, command, args[1:]
+
+
+def _is_installed(entry: Entry) -> bool:
+    return importlib.util.find_spec(f"rlreg.cli.{entry.module}") is not None
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="rlreg", message="%(prog)s %(version)s")
+def cli() -> None:
+    """The registry of reinforcement-learning algorithms in which a config is a contract.
+
+    A FILE ends in .yaml, .yml, .toml, .json or .rlreg, or is a run folder; anything else is an id.
+    With --json, stdout is exactly one JSON document.
+    """
+
+
+# --- running it ---------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Runs the command line of this process and exits with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs a command and returns its exit code; every error becomes one message on stderr."""
+    wants_json = "--json" in arguments
+    try:
+        result = cli.main(args=list(arguments), prog_name="rlreg", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        return _report_usage(error, wants_json=wants_json)
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            return _report_error(error, wants_json=wants_json)
+        # The reader went away; Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except Exception as error:  # noqa: BLE001 - the last line of defence: no bare traceback
+        return _report_error(error, wants_json=wants_json)
+
+
+def _report_usage(error: click.ClickException, *, wants_json: bool) -> int:
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        click.echo(context.get_usage(), err=True)
+        click.echo(f"Try '{context.command_path} --help' for help.\n", err=True)
+    click.echo(f"error: {message}", err=True)
+    if wants_json:
+        _echo_error("UsageError", message, ())
+    return EXIT_BAD_INPUT
+
+
+def _report_error(error: Exception, *, wants_json: bool) -> int:
+    from rlreg.errors import ConfigError, RlregError
+
+    if isinstance(error, RlregError):
+        problems = error.problems if isinstance(error, ConfigError) else ()
+        click.echo(f"error: {error}", err=True)
+        if wants_json:
+            _echo_error(type(error).__name__, str(error), problems)
+        return error.exit_code
+    message = f"{type(error).__name__}: {error}"
+    click.echo("".join(_shortened(traceback.format_exception(error))), err=True)
+    click.echo(
+        f"error: {message}\nThis is a bug in rlreg {__version__} or in a plugin it called; please "
+        "report it with the lines above.",
+        err=True,
+    )
+    if wants_json:
+        _echo_error("Bug", message, ())
+    return EXIT_BUG
+
+
+def _shortened(lines: list[str], limit: int = 40) -> Iterator[str]:
+    """Keeps the end of a traceback, where the cause is."""
+    flat = "".join(lines).splitlines(keepends=True)
+    if len(flat) > limit:
+        yield "...\n"
+    yield from flat[-limit:]
+
+
+def _echo_error(kind: str, message: str, problems: Sequence[Problem]) -> None:
+    document: dict[str, Any] = {
+        "error": {
+            "kind": kind,
+            "message": message,
+            "problems": [
+                {
+                    "path": list(problem.path),
+                    "message": problem.message,
+                    "given": problem.given,
+                    "hint": problem.hint,
+                    "origin": problem.origin,
+                }
+                for problem in problems
+            ],
+        }
+    }
+    click.echo(json.dumps(document, ensure_ascii=False))

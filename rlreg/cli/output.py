@@ -1,0 +1,51 @@
+"""How commands print: one JSON document, or tables that fit the terminal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MIN_WRAPPED_WIDTH = 24
+
+
+def json_option(function: F) -> F:
+    """Adds ``--json``, passed as ``as_json``."""
+    option = click.option(
+        "--json", "as_json", is_flag=True, help="Print exactly one JSON document to stdout."
+    )
+    return option(function)
+
+
+def echo_json(document: Any) -> None:
+    """Prints a document to stdout."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def note(message: str) -> None:
+    """Prints a remark to stderr, where it is in nobody's way."""
+    click.echo(message, err=True)
+
+
+def echo_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows in columns; the last column is wrapped to the width of the terminal."""
+    if not rows:
+        return
+    table = [[str(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header) - 1)]
+    used = sum(widths) + 2 * len(widths)
+    room = max(MIN_WRAPPED_WIDTH, shutil.get_terminal_size((120, 24)).columns - used)
+    for index, row in enumerate(table):
+        lines = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
+        head = "".join(cell.ljust(width + 2) for cell, width in zip(row[:-1], widths, strict=True))
+        click.echo((head + lines[0]).rstrip())
+        for line in lines[1:]:
+            click.echo(" " * used + line)
+        if index == 0:
+            click.echo("".join("-" * width + "  " for width in widths) + "-" * min(room, 40))

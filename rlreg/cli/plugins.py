@@ -1,0 +1,193 @@
+"""``rlreg plugins`` and ``rlreg doctor``.
+
+The commands that repair (list, block, unblock) never import a plugin: they must work when one of
+them takes the process down.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rlreg.cli.output import echo_json, echo_table, json_option, note
+
+
+@click.group()
+def plugins() -> None:
+    """List, block or unblock plugins, without importing any of them."""
+
+
+@plugins.command("list")
+@json_option
+def list_plugins(*, as_json: bool) -> None:
+    """List the installed plugins and whether they are blocked."""
+    from rlreg.blocking import BlockList, normalize
+    from rlreg.plugins import find_entry_points
+
+    blocked = BlockList.read()
+    found = []
+    for plugin in sorted(find_entry_points(), key=lambda p: normalize(p.distribution)):
+        reason = blocked.reason(plugin.distribution, plugin.entry_point)
+        found.append(
+            {
+                "distribution": plugin.distribution,
+                "version": plugin.version,
+                "entry_point": plugin.entry_point,
+                "value": plugin.value,
+                "blocked": reason is not None,
+                "reason": reason[0] if reason else "",
+            }
+        )
+    if as_json:
+        echo_json({"plugins": found})
+        return
+    if not found:
+        click.echo("no plugin is installed")
+    rows = [
+        (
+            str(item["distribution"]),
+            str(item["version"]),
+            str(item["entry_point"]),
+            str(item["value"]),
+            str(item["reason"] or "on"),
+        )
+        for item in found
+    ]
+    echo_table(("distribution", "version", "entry point", "module", "state"), rows)
+
+
+@plugins.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@json_option
+def block(names: tuple[str, ...], *, as_json: bool) -> None:
+    """Turn plugins off for this user, by distribution or entry-point name."""
+    from rlreg.blocking import normalize, read_block_file, write_block_file
+
+    known = _installed_names()
+    _require_known(names, known)
+    blocked = read_block_file() | {normalize(name) for name in names}
+    write_block_file(blocked)
+    _report(blocked, as_json=as_json)
+
+
+@plugins.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@json_option
+def unblock(names: tuple[str, ...], *, as_json: bool) -> None:
+    """Turn plugins on again that `rlreg plugins block` turned off."""
+    from rlreg.blocking import BlockList, normalize, read_block_file, write_block_file
+
+    blocked = read_block_file()
+    wanted = {normalize(name) for name in names}
+    _require_known(sorted(wanted), set(blocked), what="blocked plugin")
+    write_block_file(blocked - wanted)
+    environment = BlockList.read()
+    for name in sorted(wanted):
+        reason = environment.reason(name, name)
+        if reason:
+            note(f"{name} is still off: {reason[0]}")
+    _report(blocked - wanted, as_json=as_json)
+
+
+def _installed_names() -> set[str]:
+    from rlreg.blocking import normalize
+    from rlreg.plugins import find_entry_points
+
+    return {
+        normalize(name)
+        for plugin in find_entry_points()
+        for name in (plugin.distribution, plugin.entry_point)
+        if name
+    }
+
+
+def _require_known(names: Any, known: set[str], *, what: str = "installed plugin") -> None:
+    from rlreg.blocking import normalize
+    from rlreg.errors import UnknownNameError, did_you_mean
+
+    for name in names:
+        if normalize(name) not in known:
+            hint = did_you_mean(name, known) or f"there is {', '.join(sorted(known)) or 'none'}"
+            raise UnknownNameError(f"no {what} {name!r}; {hint}")
+
+
+def _report(blocked: frozenset[str] | set[str], *, as_json: bool) -> None:
+    if as_json:
+        echo_json({"blocked": sorted(blocked)})
+    else:
+        click.echo(f"blocked: {', '.join(sorted(blocked)) or 'nothing'}")
+
+
+# --- doctor -------------------------------------------------------------------------------------
+
+
+@click.command()
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, *, as_json: bool) -> None:
+    """Find broken plugins and names that several distributions claim.
+
+    Exits with 3 if there is a finding. A blocked plugin is none.
+    """
+    from rlreg.cli.listing import listing
+
+    found = listing()
+    found["findings"] = [*_broken_plugins(found["plugins"]), *_ambiguous_names()]
+    if as_json:
+        echo_json(found)
+    else:
+        _echo_report(found)
+    if found["findings"]:
+        ctx.exit(3)
+
+
+def _broken_plugins(plugins: list[dict[str, Any]]) -> list[dict[str, str]]:
+    return [
+        {
+            "kind": "broken plugin",
+            "subject": f"{plugin['distribution']} {plugin['version']}".strip(),
+            "message": plugin["error"],
+            "remedy": plugin["remedy"],
+        }
+        for plugin in plugins
+        if plugin["status"] == "broken"
+    ]
+
+
+def _ambiguous_names() -> list[dict[str, str]]:
+    from rlreg.config import KINDS
+    from rlreg.errors import AmbiguousNameError
+    from rlreg.registry import records, resolve
+
+    findings = []
+    for kind in ("learnable", *KINDS):
+        for name in sorted({record.name for record in records(kind)}):
+            try:
+                resolve(kind, name)
+            except AmbiguousNameError as error:
+                ids = [record.id for record in records(kind) if record.name == name]
+                findings.append(
+                    {
+                        "kind": "ambiguous name",
+                        "subject": f"{kind} {name}",
+                        "message": str(error),
+                        "remedy": f"write one of {', '.join(ids)}, or block one of the plugins",
+                    }
+                )
+    return findings
+
+
+def _echo_report(found: dict[str, Any]) -> None:
+    rows = [
+        (plugin["status"], plugin["distribution"], plugin["version"], plugin["entry_point"])
+        for plugin in found["plugins"]
+    ]
+    echo_table(("status", "distribution", "version", "entry point"), rows)
+    for finding in found["findings"]:
+        click.echo(f"\n{finding['kind']}: {finding['subject']}")
+        click.echo(f"  {finding['message']}")
+        click.echo(f"  what to do: {finding['remedy']}")
+    count = len(found["findings"])
+    learnables = len(found["learnables"])
+    click.echo(f"\n{learnables} learnables, {len(rows)} plugins, {count} findings")

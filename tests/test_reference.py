@@ -1,0 +1,371 @@
+"""The generated reference: complete, linked, valid, escaped, and written whole or not at all."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import pytest
+from pydantic import Field
+
+import rlreg
+from rlreg import registry
+from rlreg.errors import FileFormatError, UnknownNameError
+from rlreg.reference import html, markdown
+from rlreg.reference.build import MARKER, build_reference
+from rlreg.reference.record import record_of
+from rlreg.reference.shapes import number_text, shape_of
+from rlreg.registry import PresetRecord, Record
+
+pytestmark = pytest.mark.light
+
+
+class Probe(rlreg.LearnableConfig):
+    """A probe | with <b>odd</b> `code` in its summary.
+
+    The loss is, with :class:`Probe` and ``a < b``::
+
+        L = (r + gamma * v' - q)^2 <script>alert(1)</script>
+
+    And *more* words_with_underscores.
+    """
+
+    regime: ClassVar[str] = "offline"
+    type: Literal["probe"] = "probe"
+    gamma: float = Field(
+        0.99, gt=0, le=1, description="Discount <i>x</i> | pipe. Default: paper, table 3."
+    )
+    pattern: str = Field("a", pattern="^(a|b)$", description="A word.")
+    encoder: rlreg.EncoderFactory = rlreg.make_encoder_field()
+    pairs: tuple[tuple[rlreg.EncoderFactory, rlreg.EncoderFactory], ...] = Field(
+        (), max_length=4, description="Pairs of encoders. Default: ours."
+    )
+
+
+class TwinA(rlreg.LearnableConfig):
+    """One twin."""
+
+    regime: ClassVar[str] = "offline"
+    type: Literal["twin"] = "twin"
+
+
+class TwinB(rlreg.LearnableConfig):
+    """The other twin."""
+
+    regime: ClassVar[str] = "online"
+    type: Literal["twin"] = "twin"
+
+
+class Bare(rlreg.ObservationScaler):
+    """A component without fields."""
+
+    type: Literal["bare"] = "bare"
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Builds a reference with odd classes, two claims of one name and two presets."""
+    registry.list_presets()
+    rlreg.register_learnable(Probe)
+    rlreg.register_component(Bare)
+    held = registry._registry
+    for cls, owner in ((TwinA, "Case.A"), (TwinB, "case-b")):
+        held.add(Record("learnable", "twin", cls, owner, "1.0"))
+    for name, settings in (("one", {"learnable.gamma": 0.5}), ("two", {"train.n_steps": 7})):
+        preset = rlreg.Preset(f"probe/{name}", f"The {name}.", "ours", settings)
+        held.presets[preset.id] = PresetRecord(preset, "local", "")
+    build_reference(tmp_path / "ref")
+    yield tmp_path / "ref"
+    registry.forget_local(["probe", "bare"])
+    del held.records["learnable", "twin"]
+    del held.presets["probe/one"], held.presets["probe/two"]
+
+
+class Links(HTMLParser):
+    """Collects links, ids and everything that would load something."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.ids, self.loads, self.tags = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.tags.append(tag)
+        if "id" in found:
+            self.ids.append(found["id"])
+        if tag == "a":
+            self.links.append(found["href"])
+        self.loads += [found[key] for key in ("src", "srcset", "data") if key in found]
+        if tag in ("link", "script", "iframe", "object", "embed"):
+            self.loads.append(tag)
+
+
+def test_there_is_a_page_for_every_learnable_component_and_kind(site):
+    for info in rlreg.list_learnables():
+        if info.name != "twin":
+            assert (site / f"learnables/{info.name}.html").exists()
+            assert (site / f"learnables/{info.name}.md").exists()
+    for info in rlreg.list_components():
+        assert (site / f"components/{info.kind}.{info.name}.html").exists()
+        assert (site / f"kinds/{info.kind}.html").exists()
+    assert (site / "run.html").exists()
+    assert (site / "index.html").exists()
+
+
+def test_a_name_claimed_twice_has_two_pages(site):
+    assert "One twin." in (site / "learnables/case-a.twin.html").read_text()
+    assert "The other twin." in (site / "learnables/case-b.twin.html").read_text()
+    index = (site / "index.html").read_text()
+    assert "Case.A/twin" in index
+    assert "case-b/twin" in index
+
+
+def test_every_html_link_leads_to_a_page_and_an_id_that_exist(site):
+    pages = {path: Links(path.read_text()) for path in site.rglob("*.html")}
+    n_links = 0
+    for path, page in pages.items():
+        assert len(page.ids) == len(set(page.ids)), path
+        for link in page.links:
+            name, _, fragment = link.partition("#")
+            target = (path.parent / name).resolve() if name else path
+            assert target.exists(), f"{path}: {link}"
+            if fragment:
+                assert fragment in pages[target].ids, f"{path}: {link}"
+            n_links += 1
+    assert n_links > 100
+
+
+def test_every_markdown_link_leads_to_a_page(site):
+    n_links = 0
+    for path in site.rglob("*.md"):
+        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)]+)\)", text):
+            assert (path.parent / link).exists(), f"{path}: {link}"
+            n_links += 1
+    assert n_links > 100
+
+
+def test_html_is_valid(site):
+    html5lib = pytest.importorskip("html5lib")
+    for path in site.rglob("*.html"):
+        html5lib.HTMLParser(strict=True).parse(path.read_text())
+
+
+def test_pages_load_nothing_and_run_nothing(site):
+    for path in site.rglob("*.html"):
+        text = path.read_text()
+        assert Links(text).loads == [], path
+        assert "url(" not in text
+        assert "@import" not in text
+
+
+def test_pages_are_accessible_in_structure(site):
+    for path in site.rglob("*.html"):
+        text = path.read_text()
+        page = Links(text)
+        assert '<html lang="en">' in text
+        assert page.tags.count("h1") == page.tags.count("main") == page.tags.count("title") == 1
+        assert page.tags.count("caption") == page.tags.count("table")
+        assert not re.search(r"<th(?! scope=)[ >]", text)
+        levels = [int(tag[1]) for tag in page.tags if re.fullmatch(r"h[1-6]", tag)]
+        assert all(b - a <= 1 for a, b in itertools.pairwise(levels)), path
+
+
+def test_what_an_author_writes_is_escaped(site):
+    page = (site / "learnables/probe.html").read_text()
+    assert "<script>" not in page
+    assert "<i>x</i>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<code>a &lt; b</code>" in page
+    assert "<code>code</code>" in page
+    text = (site / "learnables/probe.md").read_text()
+    assert "Discount \\<i\\>x\\</i\\> \\| pipe." in text
+    assert "words\\_with\\_underscores" in text
+
+
+def test_markdown_tables_have_as_many_cells_in_every_row(site):
+    for path in site.rglob("*.md"):
+        width = None
+        for line in path.read_text().splitlines():
+            if not line.startswith("|"):
+                width = None
+                continue
+            cells = len(re.findall(r"(?<!\\)\|", line))
+            assert width in (None, cells), f"{path}: {line}"
+            width = cells
+
+
+def test_a_learnable_page_has_fields_presets_and_examples(site):
+    page = (site / "learnables/probe.md").read_text()
+    assert "| `gamma` | number | `0 < x <= 1` | `0.99` | paper, table 3 |" in page
+    assert "[encoder](../kinds/encoder.md)" in page
+    assert "| Setting | `probe/one` | `probe/two` |" in page
+    assert "| `learnable.gamma` | `0.5` |  |" in page
+    assert 'rlreg.create("probe", gamma=0.99)' in page
+    assert "rlreg train probe.yaml --set learnable.gamma=0.99" in page
+    json_text = re.search(r"```json\n(.*?)```", page, re.DOTALL)[1]
+    assert rlreg.load_config(json.loads(json_text)) == Probe()
+
+
+def test_yaml_examples_are_valid_configs(site, tmp_path):
+    for info in [*rlreg.list_learnables()]:
+        if info.name == "twin":
+            continue
+        page = (site / f"learnables/{info.name}.md").read_text()
+        text = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1]
+        (tmp_path / "x.yaml").write_text(text)
+        run = rlreg.load_config(str(tmp_path / "x.yaml"))
+        assert run.learnable == rlreg.make_config(info.name)
+
+
+def test_kinds_and_members_link_to_one_another(site):
+    kind = Links((site / "kinds/encoder.html").read_text()).links
+    assert "../components/encoder.vector.html" in kind
+    assert "../learnables/probe.html#Probe-encoder" not in kind
+    assert "../learnables/probe.html#probe-encoder" in kind
+    assert "../learnables/probe.html#probe-pairs" in kind
+    member = Links((site / "components/encoder.vector.html").read_text()).links
+    assert "../kinds/encoder.html" in member
+    assert "../learnables/probe.html#probe-encoder" in member
+    assert "no fields" not in (site / "components/encoder.vector.html").read_text()
+    assert "schema_version" not in (site / "components/observation_scaler.bare.html").read_text()
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def test_a_second_build_replaces_the_first_and_nothing_else(site):
+    before = sorted(path.name for path in site.rglob("*"))
+    assert "probe.html" in before
+    registry.forget_local(["probe"])
+    build_reference(site)
+    assert not (site / "learnables/probe.html").exists()
+    rlreg.register_learnable(Probe)
+    build_reference(site)
+    assert sorted(path.name for path in site.rglob("*")) == before
+    assert [path.name for path in site.parent.iterdir()] == ["ref"]
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path, site):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("keep")
+    with pytest.raises(FileFormatError, match="not empty and not written by"):
+        build_reference(tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+    (site / "notes.txt").write_text("keep")
+    with pytest.raises(FileFormatError, match=r"holds 'notes\.txt', which no build wrote"):
+        build_reference(site)
+    assert (site / "notes.txt").read_text() == "keep"
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(FileFormatError, match="is a file"):
+        build_reference(tmp_path / "file")
+
+
+def test_a_build_that_fails_leaves_the_old_reference(site, monkeypatch):
+    before = (site / "index.html").read_text()
+
+    def full(self, *_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(FileFormatError, match="No space left on device"):
+            build_reference(site)
+    assert (site / "index.html").read_text() == before
+    assert [path.name for path in site.parent.iterdir()] == ["ref"]
+
+
+def test_only_the_asked_learnables_get_pages(tmp_path, site):
+    written = build_reference(tmp_path / "one", learnables=["probe"])
+    assert [path.name for path in written if path.parent.name == "learnables"] == [
+        "probe.html",
+        "probe.md",
+    ]
+    assert MARKER in {path.name for path in (tmp_path / "one").iterdir()}
+    with pytest.raises(UnknownNameError, match="unknown learnable 'prob'"):
+        build_reference(tmp_path / "two", learnables=["prob"])
+    assert not (tmp_path / "two").exists()
+
+
+def test_the_same_configs_give_the_same_bytes(tmp_path, site):
+    build_reference(tmp_path / "again")
+    for path in site.rglob("*.*"):
+        assert (tmp_path / "again" / path.relative_to(site)).read_bytes() == path.read_bytes()
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind", "text"),
+    [
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, "number", "0 < x <= 1"),
+        ({"type": "integer", "minimum": 1}, "integer", "1 <= x"),
+        ({"type": "number", "exclusiveMaximum": 2.5}, "number", "x < 2.5"),
+        ({"type": "integer", "multipleOf": 4}, "integer", "multiple of 4"),
+        ({"enum": ["a", "off", 3]}, "choice", 'a, "off", 3'),
+        ({"const": 1, "type": "integer"}, "integer", "1"),
+        ({"type": "boolean"}, "boolean", ""),
+        (
+            {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}]},
+            "number or null",
+            "0 <= x",
+        ),
+        (
+            {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 3},
+            "list of integer",
+            "at most 3 items, each 1 <= x",
+        ),
+        (
+            {"type": "array", "prefixItems": [{"type": "number"}, {"type": "number"}]},
+            "[number, number]",
+            "",
+        ),
+        ({"$ref": "#/$defs/EncoderFactory"}, "encoder", ""),
+    ],
+)
+def test_a_schema_is_put_into_words(schema, kind, text):
+    shape = shape_of(schema)
+    assert (shape.type, shape.range) == (kind, text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(10**12, "1e12"), (65_536, "65536"), (2**32 - 1, "4294967295"), (1.0, "1"), (0.1, "0.1"),
+     (1e30, "1e30"), (-1e9, "-1e9"), (1_500_000, "1500000")],
+)  # fmt: skip
+def test_bounds_are_written_as_a_person_would(value, text):
+    assert number_text(value) == text
+    assert float(text) == value
+
+
+def test_source_and_description_are_told_apart(local_names):
+    @rlreg.register_learnable
+    class Sources(rlreg.LearnableConfig):
+        """Sources."""
+
+        regime: ClassVar[str] = "offline"
+        type: Literal["sources"] = "sources"
+        a: float = Field(0.5, description="What a does. Default: paper, eq. 3; ours is 0.1.")
+        b: float = Field(0.5, description="Default: ours.")
+        c: float = Field(0.5, description="The Default is odd.")
+        d: Annotated[int, Field(ge=0, le=5)] = 1
+
+    fields = {item.name: item for item in record_of(Sources).fields}
+    assert (fields["a"].description, fields["a"].source) == (
+        "What a does.",
+        "paper, eq. 3; ours is 0.1",
+    )
+    assert (fields["b"].description, fields["b"].source) == ("", "ours")
+    assert (fields["c"].description, fields["c"].source) == ("The Default is odd.", "")
+    assert (fields["d"].description, fields["d"].range) == ("", "0 <= x <= 5")
+
+
+def test_code_spans_survive_backticks_and_pipes():
+    assert markdown.code("a`b|c") == "`` a`b\\|c ``"
+    assert str(html.inline("x ``a`` <y>")) == "x <code>a</code> &lt;y&gt;"
