@@ -71,7 +71,8 @@ _HOMES = {
     "rlreg.device": "DeviceSpec",
     "rlreg.errors": "ConfigError RlregError",
     "rlreg.files": "load_config",
-    "rlreg.plugins": "PLUGIN_API hookimpl",
+    "rlreg.hooks": "hookimpl",
+    "rlreg.plugins": "PLUGIN_API",
     "rlreg.registry": (
         "list_components list_learnables list_plugins list_presets rediscover register_component "
         "register_learnable"
@@ -113,8 +114,8 @@ if TYPE_CHECKING:
     from rlreg.errors import ConfigError as ConfigError
     from rlreg.errors import RlregError as RlregError
     from rlreg.files import load_config as load_config
+    from rlreg.hooks import hookimpl as hookimpl
     from rlreg.plugins import PLUGIN_API as PLUGIN_API
-    from rlreg.plugins import hookimpl as hookimpl
     from rlreg.registry import list_components as list_components
     from rlreg.registry import list_learnables as list_learnables
     from rlreg.registry import list_plugins as list_plugins

@@ -14,8 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from rlreg.errors import FileFormatError
 
 BLOCK_VARIABLE = "RLREG_BLOCK_PLUGINS"
@@ -33,6 +31,8 @@ def _split(text: str) -> frozenset[str]:
 
 def block_file() -> Path:
     """Returns the file in which ``rlreg plugins block`` keeps its list."""
+    import platformdirs
+
     return platformdirs.user_config_path("rlreg") / "blocked-plugins.json"
 
 

@@ -82,3 +82,21 @@ def _add_contribution(catalog: Catalog, contribution: Contribution) -> None:
         else:
             catalog.components.append(ComponentInfo(cls.kind, name, record_id, summary, *owner))
     catalog.presets += [preset.id for preset in contribution.presets]
+
+
+def core_components() -> list[ComponentInfo]:
+    """Lists the components of core itself."""
+    from rlreg import __version__
+    from rlreg.components import CORE_COMPONENTS
+
+    return [
+        ComponentInfo(
+            cls.kind,
+            cls.get_type(),
+            f"rlreg/{cls.get_type()}",
+            summary_of(cls),
+            "rlreg",
+            __version__,
+        )
+        for cls in CORE_COMPONENTS
+    ]

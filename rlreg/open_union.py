@@ -86,9 +86,10 @@ class OpenUnion(StrictModel):
     """Base of learnables and components: a model chosen by its ``type`` tag."""
 
     kind: ClassVar[str] = ""
-    type: str
-
-    if not TYPE_CHECKING:  # so that type checkers see the fields of each config as its parameters
+    if TYPE_CHECKING:  # checkers see the fields of each config as parameters, the tag as optional
+        type: str = ""
+    else:
+        type: str
 
         def __init__(self, /, **data: Any) -> None:
             # Written by hand, a config needs no tag; read from a file, it does (see the core

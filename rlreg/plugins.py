@@ -8,19 +8,20 @@ gives every plugin a plugin manager of its own and checks what comes back.
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 import inspect
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import pluggy
-
 from rlreg.blocking import BlockList, normalize
+from rlreg.distributions import Distribution, scan
 from rlreg.errors import RegistrationError, RlregError, did_you_mean
 
 if TYPE_CHECKING:
+    import pluggy
+
     from rlreg.config import Preset
     from rlreg.open_union import OpenUnion
 
@@ -29,29 +30,6 @@ GROUP = "rlreg"
 
 PLUGIN_API = 1
 """Version of the plugin contract. A plugin that needs a later one says ``RLREG_PLUGIN_API = n``."""
-
-hookspec = pluggy.HookspecMarker("rlreg")
-hookimpl = pluggy.HookimplMarker("rlreg")
-
-
-class Hooks:
-    """The three hooks a plugin may implement, with plain functions marked ``@rlreg.hookimpl``."""
-
-    @hookspec
-    def rlreg_learnables(self) -> Iterable[Any]:
-        """Returns the ``LearnableConfig`` classes of the plugin."""
-        raise NotImplementedError
-
-    @hookspec
-    def rlreg_components(self) -> Iterable[Any]:
-        """Returns the ``ComponentConfig`` classes of the plugin, of any kind."""
-        raise NotImplementedError
-
-    @hookspec
-    def rlreg_presets(self) -> Iterable[Any]:
-        """Returns the ``Preset`` objects of the plugin."""
-        raise NotImplementedError
-
 
 HOOK_NAMES = ("rlreg_learnables", "rlreg_components", "rlreg_presets")
 
@@ -137,56 +115,28 @@ def load_plugins() -> list[Contribution]:
 def find_entry_points() -> Iterator[PluginInfo]:
     """Yields every ``rlreg`` entry point on this machine without importing any of them.
 
-    ``importlib.metadata.entry_points()`` is not used: one malformed file of an unrelated package
-    makes it raise. A distribution seen twice (an editable install beside its ``egg-info``) counts
-    once: the first on the path, where an installed one goes before an ``egg-info``.
+    A distribution seen twice (an editable install beside its ``egg-info``) counts once: the first
+    on the path, where an installed one goes before an ``egg-info``.
     """
-    chosen: dict[str, tuple[bool, list[PluginInfo]]] = {}
-    for distribution in importlib.metadata.distributions():
-        infos = _entry_points_of(distribution)
-        if not infos:
-            continue
-        name = normalize(infos[0].distribution)
-        is_source = infos[0].location.endswith(".egg-info")
-        if name not in chosen or (chosen[name][0] and not is_source):
-            chosen[name] = (is_source, infos)
-    for _, infos in chosen.values():
-        yield from infos
+    chosen: dict[str, Distribution] = {}
+    for distribution in scan(GROUP):
+        name = normalize(distribution.name)
+        is_source = distribution.location.endswith(".egg-info")
+        if name not in chosen or (chosen[name].location.endswith(".egg-info") and not is_source):
+            chosen[name] = distribution
+    for distribution in chosen.values():
+        yield from _infos(distribution)
 
 
-def _entry_points_of(distribution: importlib.metadata.Distribution) -> list[PluginInfo]:
-    location = str(getattr(distribution, "_path", ""))
-    try:
-        text = distribution.read_text("entry_points.txt") or ""
-    except (OSError, UnicodeDecodeError):
-        return []  # not readable, so nobody can tell that it is a plugin of ours
-    if f"[{GROUP}]" not in text:
-        return []
-    try:
-        metadata = distribution.metadata
-        name, version = metadata["Name"], metadata["Version"] or ""
-    except Exception:  # noqa: BLE001 - metadata of strangers fails in many ways
-        name, version = None, ""
-    owner = PluginInfo(name or _name_from(location), version, "", "", location=location)
-    try:
-        points = [point for point in distribution.entry_points if point.group == GROUP]
-    except Exception as error:  # noqa: BLE001 - a malformed line raises whatever the parser hits
-        return [
-            replace(
-                owner,
-                status="broken",
-                error=f"entry_points.txt cannot be parsed: {_one_line(error)}",
-                remedy=f"reinstall {owner.distribution}, or mend {location}",
-            )
-        ]
-    return [replace(owner, entry_point=point.name, value=point.value) for point in points]
-
-
-def _name_from(location: str) -> str:
-    folder = location.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    return (
-        folder.removesuffix(".dist-info").removesuffix(".egg-info").partition("-")[0] or "unknown"
+def _infos(distribution: Distribution) -> Iterator[PluginInfo]:
+    owner = PluginInfo(
+        distribution.name, distribution.version, "", "", location=distribution.location
     )
+    if distribution.fault:
+        remedy = f"reinstall {distribution.name}, or mend {distribution.location}"
+        yield replace(owner, status="broken", error=distribution.fault, remedy=remedy)
+    for name, value in distribution.entry_points:
+        yield replace(owner, entry_point=name, value=value)
 
 
 # --- one plugin ---------------------------------------------------------------------------------
@@ -216,8 +166,10 @@ def load_plugin(info: PluginInfo, block_list: BlockList) -> Contribution:
 
 
 def _load_object(info: PluginInfo) -> Any:
-    point = importlib.metadata.EntryPoint(info.entry_point, info.value, GROUP)
-    plugin = point.load()
+    module, _, attributes = info.value.partition("[")[0].partition(":")
+    plugin: Any = importlib.import_module(module.strip())
+    for attribute in filter(None, attributes.strip().split(".")):
+        plugin = getattr(plugin, attribute)
     if inspect.isclass(plugin):
         plugin = plugin()
     if inspect.isroutine(plugin):
@@ -236,8 +188,11 @@ def _load_object(info: PluginInfo) -> Any:
 
 
 def _contributions(plugin: Any) -> tuple[tuple[type[OpenUnion], ...], tuple[Preset, ...]]:
+    import pluggy
+
     from rlreg.config import ComponentConfig, LearnableConfig, Preset
     from rlreg.contract import check_member
+    from rlreg.hooks import Hooks
 
     manager = pluggy.PluginManager("rlreg")
     manager.add_hookspecs(Hooks)
@@ -263,6 +218,8 @@ def _contributions(plugin: Any) -> tuple[tuple[type[OpenUnion], ...], tuple[Pres
 
 
 def _refuse_unknown_hooks(manager: pluggy.PluginManager) -> None:
+    import pluggy
+
     implemented = 0
     for name, caller in vars(manager.hook).items():
         if not isinstance(caller, pluggy.HookCaller):

@@ -9,9 +9,9 @@ tags of its components; any other name claimed twice is ambiguous and must be wr
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rlreg.blocking import normalize
 from rlreg.errors import (
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 LOCAL = "local"
 """Distribution name of what is registered by call."""
 
+
+class _Distributed(Protocol):
+    @property
+    def distribution(self) -> str: ...
+
+
+Claim = TypeVar("Claim", bound=_Distributed)
 L = TypeVar("L", bound="type[LearnableConfig]")
 C = TypeVar("C", bound="type[ComponentConfig]")
 
@@ -96,6 +103,19 @@ class PresetRecord:
     version: str
 
 
+def owner_among(kind: str, name: str, claims: Sequence[Claim]) -> Claim | None:
+    """Returns whom a bare name belongs to, or ``None`` if it is ambiguous or nobody's."""
+    if len(claims) == 1:
+        return claims[0]
+    named_after = f"rlreg-{normalize(name)}"
+    owners = [named_after] if kind == "learnable" else ["rlreg", named_after]
+    for owner in owners:
+        for claim in claims:
+            if normalize(claim.distribution) == owner:
+                return claim
+    return None
+
+
 @dataclass(slots=True)
 class Registry:
     """The names known in this process. One instance serves the module-level functions."""
@@ -149,7 +169,7 @@ class Registry:
             claims = list(self.records.get((kind, name), ()))
         if qualifier:
             claims = self._of_distribution(claims, normalize(qualifier))
-        owner = self._owner(kind, name, claims)
+        owner = owner_among(kind, name, claims)
         if owner is not None:
             return owner
         if claims:
@@ -171,18 +191,6 @@ class Registry:
         names = {record.distribution for many in self.records.values() for record in many}
         names |= {plugin.distribution for plugin in self.plugins}
         return name in {normalize(known) for known in names}
-
-    @staticmethod
-    def _owner(kind: str, name: str, claims: list[Record]) -> Record | None:
-        if len(claims) == 1:
-            return claims[0]
-        owners = ["rlreg", f"rlreg-{normalize(name)}"] if kind != "learnable" else []
-        owners.append(f"rlreg-{normalize(name)}")
-        for owner in owners:
-            for record in claims:
-                if normalize(record.distribution) == owner:
-                    return record
-        return None
 
     def _unknown(self, kind: str, reference: str) -> Exception:
         name = reference.rpartition("/")[2]
@@ -382,7 +390,7 @@ def reference(cls: type[OpenUnion]) -> str:
     registry, tag = _ready(), cls.get_type()
     claims = registry.records.get((cls.kind, tag), ())
     own = next((record for record in claims if record.cls is cls), None)
-    if own is None or Registry._owner(cls.kind, tag, list(claims)) is own:
+    if own is None or owner_among(cls.kind, tag, list(claims)) is own:
         return tag
     return own.id
 

@@ -4,6 +4,8 @@ What a union may hold depends on what is installed, so a schema is exported in o
 ``all`` closes it over every registered member, ``own`` over the members of the config's
 distribution and of rlreg. Files that are committed or hashed use ``own``.
 
+The standard flavour is draft 2020-12; `rlreg.schema_editor` rewrites it for editors.
+
 Unions are exported as ``if``/``then`` on the tag instead of ``oneOf``: it means the same, and a
 validator or an editor then reports what is wrong inside the chosen branch.
 """
@@ -25,6 +27,7 @@ from rlreg.config import KINDS, LearnableConfig
 from rlreg.open_union import OpenUnion
 
 Scope = Literal["all", "own"]
+Flavour = Literal["standard", "editor"]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ID_ROOT = "urn:rlreg:schema:"
 _MARK = "x-open-union"
@@ -51,7 +54,11 @@ class _Generator(GenerateJsonSchema):
 
 
 def json_schema(
-    name: str | type[BaseModel], *, scope: Scope = "all", distributions: Iterable[str] = ()
+    name: str | type[BaseModel],
+    *,
+    scope: Scope = "all",
+    distributions: Iterable[str] = (),
+    flavour: Flavour = "standard",
 ) -> dict[str, Any]:
     """Returns the JSON Schema of a learnable or of a model.
 
@@ -61,10 +68,23 @@ def json_schema(
             learnable's distribution and of rlreg.
         distributions: More distributions whose members the scope ``own`` takes in, e.g. those of
             the learnables that a committed schema of the run file is for.
+        flavour: ``standard`` is draft 2020-12; ``editor`` says the same in what YAML language
+            servers understand (draft-07).
 
     Raises:
         UnknownNameError: If there is no such learnable.
     """
+    schema = _standard_schema(name, scope, distributions)
+    if flavour == "editor":
+        from rlreg.schema_editor import editor_schema
+
+        return editor_schema(schema)
+    return schema
+
+
+def _standard_schema(
+    name: str | type[BaseModel], scope: Scope, distributions: Iterable[str]
+) -> dict[str, Any]:
     more = {normalize(distribution) for distribution in distributions}
     if name == "run":
         from rlreg.run_config import RunConfig

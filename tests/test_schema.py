@@ -105,18 +105,20 @@ def accepts(cls, document) -> bool:
 )
 @given(document=documents)
 def test_schema_and_validator_agree_on_any_document(document):
-    validator = validator_of("fuzz-learnable", registry.generation())
     document = json.loads(json.dumps(document))
-    assert validator.is_valid(document) == accepts(FuzzConfig, document)
+    accepted = accepts(FuzzConfig, document)
+    for flavour in ("standard", "editor"):
+        validator = validator_of("fuzz-learnable", registry.generation(), flavour)
+        assert validator.is_valid(document) == accepted, flavour
 
 
-_validators: dict[tuple[str, int], jsonschema_rs.Validator] = {}
+_validators: dict[tuple[str, int, str], jsonschema_rs.Validator] = {}
 
 
-def validator_of(name: str, generation: int):
-    key = (name, generation)
+def validator_of(name: str, generation: int, flavour: str):
+    key = (name, generation, flavour)
     if key not in _validators:
-        _validators[key] = jsonschema_rs.validator_for(json_schema(name))
+        _validators[key] = jsonschema_rs.validator_for(json_schema(name, flavour=flavour))
     return _validators[key]
 
 
@@ -124,8 +126,10 @@ def validator_of(name: str, generation: int):
 @pytest.mark.parametrize("value", ODD, ids=[str(index) for index in range(len(ODD))])
 def test_schema_and_validator_agree_on_each_field(field, value):
     document = {"type": "fuzz-learnable", field: value}
-    validator = validator_of("fuzz-learnable", registry.generation())
-    assert validator.is_valid(document) == accepts(FuzzConfig, document)
+    accepted = accepts(FuzzConfig, document)
+    for flavour in ("standard", "editor"):
+        validator = validator_of("fuzz-learnable", registry.generation(), flavour)
+        assert validator.is_valid(document) == accepted, flavour
 
 
 @pytest.mark.parametrize(
@@ -159,9 +163,10 @@ def test_schema_and_validator_agree_on_each_field(field, value):
 )
 def test_run_schema_and_validator_agree(document):
     full = {"learnable": {"type": "fuzz-learnable"}, **document}
-    validator = jsonschema_rs.validator_for(json_schema("run"))
-    assert validator.is_valid(full) == accepts(RunConfig, full)
-    assert not validator.is_valid(document)
+    for flavour in ("standard", "editor"):
+        validator = jsonschema_rs.validator_for(json_schema("run", flavour=flavour))
+        assert validator.is_valid(full) == accepts(RunConfig, full), flavour
+        assert not validator.is_valid(document)
 
 
 def test_schema_is_draft_2020_12_with_id_and_constant_required_tag():
@@ -171,6 +176,42 @@ def test_schema_is_draft_2020_12_with_id_and_constant_required_tag():
     assert schema["properties"]["type"]["const"] == "fuzz-learnable"
     assert schema["required"] == ["type"]
     jsonschema_rs.meta.validate(schema)
+
+
+def schemas_in(node, path=()):
+    """Yields every subschema; what stands under `default`, `enum` and `const` is data."""
+    if isinstance(node, list):
+        for item in node:
+            yield from schemas_in(item, path)
+    elif isinstance(node, dict):
+        yield path, node
+        for key, part in node.items():
+            if key in ("properties", "definitions"):
+                for name, item in part.items():
+                    yield from schemas_in(item, (*path, name))
+            elif key not in ("default", "enum", "const", "required"):
+                yield from schemas_in(part, (*path, key))
+
+
+@pytest.mark.parametrize("name", ["fuzz-learnable", "run"])
+def test_the_editor_flavour_says_nothing_that_draft_07_does_not_know(name):
+    schema = json_schema(name, flavour="editor")
+    assert schema["$schema"] == "http://json-schema.org/draft-07/schema#"
+    jsonschema_rs.meta.validate(schema)
+    for path, node in schemas_in(schema):
+        assert not node.keys() & {"prefixItems", "$defs", "dependentRequired", "$anchor"}, path
+        assert "$ref" not in node or len(node) == 1, path
+    assert json_schema(name)["$id"] + ":editor" == schema["$id"]
+
+
+def test_the_editor_flavour_keeps_what_a_field_says_and_describes_the_tags():
+    schema = json_schema("fuzz-learnable", flavour="editor")
+    encoder = schema["properties"]["encoder"]
+    assert encoder["allOf"] == [{"$ref": "#/definitions/EncoderFactory"}]
+    assert encoder["default"] == {"type": "default"}
+    assert encoder["description"].startswith("Network from observations")
+    tags = schema["definitions"]["EncoderFactory"]["properties"]["type"]
+    assert dict(zip(tags["enum"], tags["enumDescriptions"], strict=True))["fuzz"] == "Nests."
 
 
 def test_every_default_is_in_the_schema_and_valid():

@@ -224,21 +224,22 @@ def _flatten(value: Any, path: tuple[str | int, ...], into: dict[str, Any]) -> N
 
 
 @click.command()
-@click.argument("file")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Report what would change and leave the file alone.")
 @json_option
-def migrate(file: str, *, as_json: bool) -> None:
-    """Bring a config to the installed schema version.
+def migrate(file: Path, *, dry_run: bool, as_json: bool) -> None:
+    """Bring a config file to the installed schema version, in place, comments kept."""
+    from rlreg.file_migration import migrate_file
 
-    No schema has changed its version yet, so a valid file stays as it is.
-    """
-    from rlreg.config import LearnableConfig
-    from rlreg.files import load_config
-
-    config = load_config(file)
-    learnable = config if isinstance(config, LearnableConfig) else config.learnable
-    _, name = _nature(config)
-    version = learnable.schema_version
+    report = migrate_file(file, dry_run=dry_run)
     if as_json:
-        echo_json({"file": file, "learnable": name, "schema_version": version, "changed": False})
+        echo_json({"file": str(file), "changed": bool(report) and not dry_run, "steps": report})
+        return
+    for line in report:
+        click.echo(line)
+    if not report:
+        click.echo(f"{file}: is of the latest schema version; nothing to do")
+    elif dry_run:
+        click.echo(f"{file}: left as it is")
     else:
-        click.echo(f"{file}: is of schema version {version} of {name}, the latest; nothing to do")
+        click.echo(f"{file}: migrated")

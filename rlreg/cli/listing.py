@@ -14,20 +14,24 @@ from rlreg.cli.output import echo_json, echo_table, json_option, note
 PACKAGES = ("pydantic", "pluggy", "torch", "numpy", "gymnasium", "minari", "safetensors", "h5py")
 
 
-def listing() -> dict[str, Any]:
-    """Returns what ``rlreg list --json`` prints."""
+def listing(*, components: bool = False) -> dict[str, Any]:
+    """Returns what ``rlreg list --json`` prints; reads manifests and imports what has none."""
+    from rlreg.catalog import core_components, read_catalog
     from rlreg.plugins import PLUGIN_API
-    from rlreg.registry import list_learnables, list_plugins
 
-    plugins = [asdict(plugin) for plugin in list_plugins()]
+    catalog = read_catalog()
+    plugins = [asdict(plugin) for plugin in catalog.plugins]
     for plugin in plugins:
         del plugin["location"]
-    return {
+    found = {
         "rlreg": __version__,
         "plugin_api": PLUGIN_API,
-        "learnables": [asdict(info) for info in list_learnables()],
+        "learnables": [asdict(info) for info in catalog.learnables],
         "plugins": plugins,
     }
+    if components:
+        found["components"] = [asdict(i) for i in core_components() + catalog.components]
+    return found
 
 
 @click.command("list")
@@ -38,17 +42,12 @@ def list_command(*, components: bool, as_json: bool) -> None:
 
     A broken plugin never hides the others; see rlreg doctor for what is wrong with it.
     """
-    found = listing()
-    if components:
-        from rlreg.registry import list_components
-
-        found["components"] = [asdict(info) for info in list_components()]
+    found = listing(components=components)
     if as_json:
         echo_json(found)
         return
-    names = [item["name"] for item in found["learnables"]]
     rows = [
-        (_written(item, names), item["regime"], _provider(item), item["summary"])
+        (_written(item, found["learnables"]), item["regime"], _provider(item), item["summary"])
         for item in found["learnables"]
     ]
     if rows:
@@ -62,28 +61,29 @@ def list_command(*, components: bool, as_json: bool) -> None:
             for item in found["components"]
         ]
         echo_table(("kind", "type", "from", "summary"), parts)
-    for plugin in found["plugins"]:
+    _note_broken(found["plugins"])
+
+
+def _note_broken(plugins: list[dict[str, Any]]) -> None:
+    for plugin in plugins:
         if plugin["status"] != "ok":
             note(
                 f"{plugin['status']}: {plugin['distribution']} {plugin['version']} "
                 f"({plugin['entry_point']}): {plugin['error']}"
             )
-    if any(plugin["status"] == "broken" for plugin in found["plugins"]):
+    if any(plugin["status"] == "broken" for plugin in plugins):
         note("see rlreg doctor")
 
 
-def _written(item: dict[str, Any], names: list[str]) -> str:
-    """Returns the shortest name that works: the bare one unless it is ambiguous."""
-    from rlreg.errors import AmbiguousNameError
-    from rlreg.registry import resolve
+def _written(item: dict[str, Any], learnables: list[dict[str, Any]]) -> str:
+    """Returns the shortest name that works: the bare one unless it belongs to somebody else."""
+    from rlreg.blocking import normalize
 
-    if names.count(item["name"]) > 1:
-        try:
-            if resolve("learnable", item["name"]).id != item["id"]:
-                return str(item["id"])
-        except AmbiguousNameError:
-            return str(item["id"])
-    return str(item["name"])
+    claims = [normalize(e["distribution"]) for e in learnables if e["name"] == item["name"]]
+    own, owner = normalize(item["distribution"]), f"rlreg-{normalize(item['name'])}"
+    if len(claims) == 1 or own == owner:
+        return str(item["name"])
+    return str(item["id"])
 
 
 def _provider(item: dict[str, Any]) -> str:

@@ -59,6 +59,8 @@ COMMANDS: dict[str, Entry] = {
     "resume": Entry("train", "resume", "Go on with an interrupted run."),
     "evaluate": Entry("train", "evaluate", "Evaluate a run or a checkpoint."),
     "data": Entry("data", "data", "List, generate or inspect data sets."),
+    "new": Entry("new", "new", "Write a new plugin to start from."),
+    "check": Entry("check", "check", "Check that a plugin keeps its promises."),
     "bench": Entry("bench", "bench", "Measure the speed of an algorithm."),
 }
 

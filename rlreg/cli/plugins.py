@@ -6,6 +6,7 @@ them takes the process down.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -90,6 +91,30 @@ def unblock(names: tuple[str, ...], *, as_json: bool) -> None:
     _report(blocked - wanted, as_json=as_json)
 
 
+@plugins.command("manifest")
+@click.argument("distribution")
+@click.option("--check", is_flag=True, help="Compare instead of writing; exit 3 if it is stale.")
+@json_option
+@click.pass_context
+def manifest(ctx: click.Context, distribution: str, *, check: bool, as_json: bool) -> None:
+    """Write the manifest of a plugin, so that listing it imports nothing."""
+    from rlreg.manifest import dump_manifest, make_manifest, write_manifest
+
+    path, content = make_manifest(distribution)
+    known = path.read_text(encoding="utf-8") if path.exists() else ""
+    is_fresh = known == dump_manifest(content)
+    if not check and not is_fresh:
+        write_manifest(path, content)
+    if as_json:
+        echo_json({"path": str(path), "fresh": is_fresh or not check})
+    elif check:
+        click.echo(f"{path}: {'fresh' if is_fresh else 'stale'}")
+    else:
+        click.echo(f"{path}: {'is fresh' if is_fresh else 'written'}")
+    if check and not is_fresh:
+        ctx.exit(3)
+
+
 def _installed_names() -> set[str]:
     from rlreg.blocking import normalize
     from rlreg.plugins import find_entry_points
@@ -130,9 +155,7 @@ def doctor(ctx: click.Context, *, as_json: bool) -> None:
 
     Exits with 3 if there is a finding. A blocked plugin is none.
     """
-    from rlreg.cli.listing import listing
-
-    found = listing()
+    found = _loaded()
     found["findings"] = [*_broken_plugins(found["plugins"]), *_ambiguous_names()]
     if as_json:
         echo_json(found)
@@ -140,6 +163,20 @@ def doctor(ctx: click.Context, *, as_json: bool) -> None:
         _echo_report(found)
     if found["findings"]:
         ctx.exit(3)
+
+
+def _loaded() -> dict[str, Any]:
+    """Returns what ``rlreg list --json`` prints, after loading every plugin for real."""
+    from rlreg import __version__
+    from rlreg.plugins import PLUGIN_API
+    from rlreg.registry import list_learnables, list_plugins
+
+    return {
+        "rlreg": __version__,
+        "plugin_api": PLUGIN_API,
+        "learnables": [asdict(info) for info in list_learnables()],
+        "plugins": [asdict(plugin) for plugin in list_plugins()],
+    }
 
 
 def _broken_plugins(plugins: list[dict[str, Any]]) -> list[dict[str, str]]:

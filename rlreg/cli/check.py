@@ -1,0 +1,99 @@
+"""``rlreg check``: the conformance kit on the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlreg.cli.output import echo_json, echo_table, json_option, note
+
+if TYPE_CHECKING:
+    from rlreg.testing import CheckResult
+
+EXIT_FOUND = 3
+
+
+@click.command()
+@click.argument("name", metavar="DIST", required=False)
+@click.option("--only", multiple=True, metavar="CHECK", help="Run this check alone; repeatable.")
+@click.option("--list", "is_list", is_flag=True, help="List the checks instead of running them.")
+@json_option
+@click.pass_context
+def check(
+    ctx: click.Context, name: str | None, *, only: tuple[str, ...], is_list: bool, as_json: bool
+) -> None:
+    """Check that a plugin keeps every promise that rlreg's users rely on.
+
+    DIST is an installed distribution (rlreg-iql, or iql) or the id of one learnable. Exits with 3
+    if a check fails. Plugin authors run the same checks in their tests: see rlreg.testing.
+    """
+    if is_list:
+        _echo_checks(as_json=as_json)
+        return
+    if name is None:
+        raise click.UsageError("name a distribution or a learnable, or give --list", ctx)
+    results = _run(name, only)
+    failed = [result for result in results if result.status == "failed"]
+    if as_json:
+        echo_json({"name": name, "counts": _counts(results), "results": [*map(asdict, results)]})
+    else:
+        _echo_results(name, results)
+    if failed:
+        ctx.exit(EXIT_FOUND)
+
+
+def _echo_checks(*, as_json: bool) -> None:
+    from rlreg.testing import list_checks
+
+    rows = [(check.name, check.proves) for check in list_checks()]
+    if as_json:
+        echo_json({"checks": [{"name": name, "proves": proves} for name, proves in rows]})
+    else:
+        echo_table(("check", "what it proves"), rows)
+
+
+def _run(name: str, only: tuple[str, ...]) -> list[CheckResult]:
+    from rlreg.testing import find_subjects, run_check
+    from rlreg.testing.kit import cases
+
+    _require_checks(only)
+    chosen = [(c, s) for c, s in cases(find_subjects(name)) if not only or c.name in only]
+    note(f"{len(chosen)} checks of {name} ...")
+    # What a plugin prints is not the report: stdout stays one JSON document or one table.
+    with contextlib.redirect_stdout(sys.stderr):
+        return [run_check(each, subject) for each, subject in chosen]
+
+
+def _require_checks(names: tuple[str, ...]) -> None:
+    from rlreg.errors import UnknownNameError, did_you_mean
+    from rlreg.testing import list_checks
+
+    known = [check.name for check in list_checks()]
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known) or "see rlreg check --list"
+            raise UnknownNameError(f"there is no check {name!r}; {hint}")
+
+
+def _counts(results: list[CheckResult]) -> dict[str, int]:
+    statuses = [result.status for result in results]
+    return {status: statuses.count(status) for status in ("passed", "failed", "skipped")}
+
+
+def _echo_results(name: str, results: list[CheckResult]) -> None:
+    rows: list[tuple[Any, ...]] = [
+        (result.subject, result.check, result.status, result.message or result.proves)
+        for result in results
+    ]
+    echo_table(("subject", "check", "result", "why"), rows)
+    # One fault in build_networks fails most checks: its traceback is shown once.
+    for trace, result in {result.traceback: result for result in reversed(results)}.items():
+        if trace:
+            note(f"\n{result.subject} {result.check}\n{trace}")
+    counts = _counts(results)
+    summary = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    click.echo(f"\n{name}: {summary or 'nothing to check'}")

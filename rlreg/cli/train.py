@@ -1,0 +1,342 @@
+"""``rlreg train``, ``rlreg resume`` and ``rlreg evaluate``."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlreg.cli.output import echo_json, echo_table, json_option, note
+
+if TYPE_CHECKING:
+    from rlreg.run_config import RunConfig
+    from rlreg.runtime.train import RunResult
+
+EXIT_OFFSET = 128
+
+
+class SignalFlag:
+    """Remembers the first SIGINT or SIGTERM; a second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __call__(self) -> bool:
+        """Whether training should stop."""
+        return bool(self.number)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.number:
+            raise KeyboardInterrupt
+        self.number = number
+        note(f"{signal.Signals(number).name}: finishing the update, then saving a checkpoint")
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handles the signals inside the block."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self._handle) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Shows our own warnings as one line on stderr, without the line of source they come from."""
+    from rlreg.runtime.lock import VersionWarning
+
+    before = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+        if issubclass(category, VersionWarning):
+            note(f"warning: {message}")
+        else:
+            before(message, category, *args, **kwargs)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def set_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``--set``, passed as ``overrides``."""
+    option = click.option(
+        "--set",
+        "overrides",
+        metavar="KEY.PATH=VALUE",
+        multiple=True,
+        help="Set any value of the run or of the learnable; may be given again.",
+    )
+    return option(function)
+
+
+# --- train --------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("source", metavar="ID|FILE")
+@click.option("--dataset", "-d", help="Data set of an offline learnable: id or path.")
+@click.option("--env", "-e", help="Environment: of training (online) or of evaluation (offline).")
+@click.option("--steps", type=click.IntRange(1), help="Updates (offline), transitions (online).")
+@click.option("--seed", type=click.IntRange(0), help="Seed of everything random.")
+@click.option("--seeds", type=click.IntRange(1, 10_000), default=1, help="How many seeds to train.")
+@click.option("--device", help="auto, cpu, cuda, cuda:1, mps, xpu or an index.")
+@click.option("--preset", help="Settings that move together, e.g. iql/antmaze.")
+@set_option
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="Run folder, new or empty.")
+@json_option
+def train(
+    *,
+    source: str,
+    dataset: str | None,
+    env: str | None,
+    steps: int | None,
+    seed: int | None,
+    seeds: int,
+    device: str | None,
+    preset: str | None,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Train a learnable and write a run folder.
+
+    An offline learnable without a data set uses rlreg/pendulum/mixed-v0. Ctrl-C saves a checkpoint;
+    rlreg resume goes on from it.
+    """
+    from rlreg.files import load_run
+    from rlreg.runtime.train import train as train_run
+
+    flags = {
+        ("dataset",): ("--dataset", dataset),
+        ("train", "n_steps"): ("--steps", steps),
+        ("seed",): ("--seed", seed),
+        ("device",): ("--device", _device(device)),
+    }
+    all_overrides = [*overrides, *_flag_overrides(flags)]
+    if env is not None:
+        regime = load_run(source, preset=preset, overrides=all_overrides).learnable.regime
+        path = ("env",) if regime == "online" else ("evaluation", "env")
+        all_overrides += _flag_overrides({path: ("--env", env)})
+    stop = SignalFlag()
+    with stop.installed(), plain_warnings():
+        result = train_run(
+            load_run(source, preset=preset, overrides=all_overrides),
+            out=out,
+            seeds=seeds,
+            should_stop=stop,
+        )
+    return _end(result, stop, as_json)
+
+
+def _device(text: str | None) -> str | int | list[str] | None:
+    """Reads an index as a number, and ``a,b`` as a list of fallbacks."""
+    if text is None:
+        return None
+    if "," in text:
+        return [part.strip() for part in text.split(",")]
+    return int(text) if text.isdecimal() else text
+
+
+def _flag_overrides(flags: dict[Any, tuple[str, Any]]) -> list[Any]:
+    from rlreg.files import Override
+
+    return [
+        Override(path, value, f"{flag} {value}")
+        for path, (flag, value) in flags.items()
+        if value is not None
+    ]
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@json_option
+def resume(*, run: Path, as_json: bool) -> int:
+    """Go on with an interrupted run from its last checkpoint."""
+    from rlreg.runtime.train import resume as resume_run
+
+    stop = SignalFlag()
+    with stop.installed(), plain_warnings():
+        result = resume_run(run, should_stop=stop)
+    if result.status == "already finished":
+        note(f"{run} is finished already, after {result.summary.get('steps', 'all')} steps")
+    return _end(result, stop, as_json)
+
+
+def _end(result: RunResult, stop: SignalFlag, as_json: bool) -> int:
+    """Prints what a run gave and returns the exit code."""
+    if as_json:
+        echo_json(
+            {"folder": str(result.folder), "status": result.status, "summary": result.summary}
+        )
+    elif result.status != "interrupted":
+        _echo_results(result)
+    if result.status == "interrupted":
+        note(f"saved; go on with: rlreg resume {result.folder}")
+        return EXIT_OFFSET + stop.number
+    return 0
+
+
+# --- the table at the end -----------------------------------------------------------------------
+
+
+def _echo_results(result: RunResult) -> None:
+    rows = list(_result_rows(result))
+    if rows:
+        echo_table(("policy", "mean return", "std", "score %", "from"), rows)
+    click.echo(f"run folder: {result.folder}")
+
+
+def _result_rows(result: RunResult) -> Iterator[tuple[str, ...]]:
+    summary, references = result.summary, result.references
+    if "seeds" in summary:
+        yield from _seed_rows(summary)
+        return
+    baselines = summary["baselines"]
+    episodes = "{n_episodes} episodes"
+    if "random" in baselines:
+        figures = baselines["random"]
+        yield _row("random", figures, episodes.format(**figures))
+    if "behaviour" in baselines:
+        figures = baselines["behaviour"]
+        yield _row("behaviour", figures, f"all {figures['n_episodes']} episodes of the data set")
+    if references is not None:
+        # In the data sets that rlreg makes, the score 100 is that of the scripted controller.
+        is_ours = references.source.startswith("metadata of rlreg/")
+        name = "controller" if is_ours else "reference"
+        yield _row(name, _reference(references), references.source)
+    if summary["final"]:
+        figures = summary["final"]
+        name = str(summary["learnable"])
+        yield _row(name, figures, f"{episodes.format(**figures)}, after {figures['step']:,} steps")
+
+
+def _reference(references: Any) -> dict[str, Any]:
+    return {"mean_return": references.ref_max, "normalized_score": 100.0}
+
+
+def _row(name: str, figures: dict[str, Any], source: str) -> tuple[str, ...]:
+    numbers = (figures.get(key) for key in ("mean_return", "std_return", "normalized_score"))
+    return (name, *("" if number is None else f"{number:.1f}" for number in numbers), source)
+
+
+def _seed_rows(summary: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for run in summary["runs"]:
+        if run["final"]:
+            yield _row(f"{run['learnable']} seed {run['seed']}", run["final"], "")
+    together, scores = summary["final"]["mean_return"], summary["final"]["normalized_score"]
+    if together is not None:
+        figures = {
+            "mean_return": together["interquartile_mean"],
+            "std_return": together["std"],
+            "normalized_score": scores and scores["interquartile_mean"],
+        }
+        low, high = together["interval"]
+        interval = f"{together['confidence']:.0%} interval {low:.1f} to {high:.1f}"
+        yield _row("interquartile mean", figures, interval)
+
+
+# --- evaluate -----------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("source", metavar="RUN|FILE.rlreg", type=click.Path(path_type=Path))
+@click.option("--env", "-e", help="Environment; that of the run if not given.")
+@click.option(
+    "--episodes", type=click.IntRange(1), help="Seeded episodes; the run's number, or 20."
+)
+@click.option("--seed", type=click.IntRange(0), help="Seed of the first episode.")
+@click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps, xpu or an index.")
+@json_option
+def evaluate(
+    *,
+    source: Path,
+    env: str | None,
+    episodes: int | None,
+    seed: int | None,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Evaluate a run (its best checkpoint) or a checkpoint over seeded episodes."""
+    from rlreg.run_config import EvaluationSettings
+    from rlreg.runtime.checkpoint import load
+    from rlreg.runtime.environments import env_name
+    from rlreg.runtime.evaluation import evaluate as evaluate_policy
+
+    path, run = _checkpoint_of(source)
+    settings = run.evaluation if run is not None else EvaluationSettings()
+    with plain_warnings():
+        learnable = load(path, device=_device(device))
+    place, references = _place_of(env, run, source)
+    result = evaluate_policy(
+        learnable,
+        place,
+        episodes or settings.n_episodes,
+        settings.seed if seed is None else seed,
+        deterministic=settings.deterministic,
+        references=references,
+    )
+    document = {
+        "checkpoint": str(path),
+        "env": env_name(place),
+        **result.to_json(),
+        "success_rate": result.success_rate,
+        "returns": list(result.returns),
+    }
+    if as_json:
+        echo_json(document)
+        return
+    row = _row(learnable.config.get_type(), document, f"{result.n_episodes} episodes, {path}")
+    echo_table(("policy", "mean return", "std", "score %", "from"), [row])
+    if result.success_rate is not None:
+        click.echo(f"success rate: {result.success_rate:.1%}")
+    if result.normalized_score is None:
+        note(f"no reference returns of {env_name(place)} are known: no score")
+
+
+def _checkpoint_of(source: Path) -> tuple[Path, RunConfig | None]:
+    """Finds the checkpoint that is meant, and the run it belongs to."""
+    from rlreg.errors import RunError
+    from rlreg.runtime.runs import RUN_FILE, RunFolder
+
+    if not source.is_dir():
+        for folder in (source.parent, source.parent.parent):
+            if (folder / RUN_FILE).is_file():
+                return source, RunFolder(folder).read_run()
+        return source, None
+    opened = RunFolder.open(source)
+    for path in (opened.best, opened.last):
+        if path.exists():
+            return path, opened.read_run()
+    raise RunError(f"{source}: this run has no checkpoint yet")
+
+
+def _place_of(env: str | None, run: RunConfig | None, source: Path) -> tuple[Any, Any]:
+    """Returns the environment to evaluate in, and what makes its returns scores."""
+    from rlreg.errors import EnvironmentSpecError
+
+    if run is not None and run.dataset is not None:
+        from rlreg.runtime.data.load import load_dataset
+        from rlreg.runtime.evaluation import references_of
+
+        if env is None and run.evaluation.env in (None, "auto"):
+            dataset = load_dataset(run.dataset)
+            place = dataset.info.eval_env_spec or dataset.info.env_spec
+            if place is not None:
+                return place, references_of(dataset)
+    chosen: Any = env
+    if chosen is None and run is not None:
+        named = run.evaluation.env not in (None, "auto")
+        chosen = run.evaluation.env if named else run.env
+    if chosen is None:
+        raise EnvironmentSpecError(f"{source}: no environment is known for it; give --env")
+    return chosen, None

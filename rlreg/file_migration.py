@@ -1,0 +1,86 @@
+"""``rlreg migrate FILE``: brings a config file to today's schema version, comments kept."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+from rlreg import registry
+from rlreg.errors import ConfigError, FileFormatError
+from rlreg.files import load_config
+from rlreg.migrations import migrate
+
+
+def migrate_file(path: Path, *, dry_run: bool = False) -> list[str]:
+    """Migrates the learnable in a YAML or JSON file, in place.
+
+    Args:
+        path: A file with a run or a learnable.
+        dry_run: Whether to leave the file as it is and only report.
+
+    Returns:
+        What was done, one sentence a step; empty if the file is of today's version.
+
+    Raises:
+        FileFormatError: If the file cannot be read, or is TOML (which would lose its comments).
+        ConfigError: If it comes from a later version, or is still wrong after the migration.
+    """
+    if path.suffix not in (".yaml", ".yml", ".json"):
+        raise FileFormatError(f"{path}: only YAML and JSON files are migrated in place")
+    document, dump = _open(path)
+    learnable = document.get("learnable", document)
+    tag = learnable.get("type") if isinstance(learnable, MutableMapping) else None
+    if not isinstance(tag, str):
+        raise ConfigError("expected `learnable` (a run) or `type` (a learnable) at the top")
+    report = migrate(registry.resolve("learnable", tag).cls, learnable)
+    if report and not dry_run:
+        _replace(path, dump(document))
+    elif not report:
+        load_config(path)
+    return report
+
+
+def _open(path: Path) -> tuple[Any, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path}: cannot be read: {error}") from error
+    if path.suffix == ".json":
+        return _checked(path, json.loads(text)), lambda data: json.dumps(data, indent=2) + "\n"
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 10_000  # lines are the author's business
+
+    def dump(data: Any) -> str:
+        out = io.StringIO()
+        yaml.dump(data, out)
+        return out.getvalue()
+
+    try:
+        return _checked(path, yaml.load(text)), dump
+    except YAMLError as error:
+        raise FileFormatError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+def _checked(path: Path, document: Any) -> Any:
+    if not isinstance(document, MutableMapping):
+        raise FileFormatError(f"{path}: expected a mapping at the top")
+    return document
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes the new text by rename, once it is known to be valid."""
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    temporary.write_text(text, encoding="utf-8")
+    try:
+        load_config(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
