@@ -1,0 +1,120 @@
+"""Reads the original D4RL HDF5 files: flat arrays with ``terminals`` and ``timeouts``.
+
+Such a file has no final observations. Where it has ``next_observations`` all steps are kept;
+otherwise the last step of a timed-out episode has no next observation and is left out, and that of
+a terminated one is kept with zeros, which the termination masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlreg.errors import DatasetError
+from rlreg.runtime.data.arrays import (
+    FlatSource,
+    add_flat,
+    column,
+    flags,
+    guess_action_space,
+    guess_observation_space,
+)
+from rlreg.runtime.data.build import DatasetBuilder, LoadOptions
+from rlreg.runtime.data.cache import SourceFile, build_dataset
+from rlreg.runtime.data.dataset import DatasetInfo, References, TransitionDataset
+from rlreg.runtime.data.minari import import_h5py
+from rlreg.runtime.spaces import Space
+
+REQUIRED_KEYS = ("observations", "actions", "rewards", "terminals")
+NO_TIMEOUTS_NOTE = "the file has no timeouts: a reset without a terminal cannot be seen"
+
+
+def load_d4rl(
+    path: str | Path,
+    *,
+    options: LoadOptions | None = None,
+    observation_space: Space | None = None,
+    action_space: Space | None = None,
+    references: References | None = None,
+) -> TransitionDataset:
+    """Loads a D4RL file.
+
+    Args:
+        path: The HDF5 file.
+        options: What to do about odd data, and where to keep the store.
+        observation_space: The file does not say; an unbounded Box by default.
+        action_space: The file does not say; by default a Box of [-1, 1], or symmetric up to the
+            largest action where one is larger.
+        references: Reference returns; unknown by default.
+
+    Returns:
+        All transitions that have a next observation or need none.
+
+    Raises:
+        DatasetError: The file is not of this kind, damaged, or its data cannot be used.
+    """
+    path = Path(path)
+    with open_hdf5(path) as file:
+        source = read_flat(file, path)
+        guessed = action_space is None
+        observation_space = observation_space or guess_observation_space(source.observations)
+        action_space = action_space or guess_action_space(source.actions)
+
+        def fill(builder: DatasetBuilder) -> Sequence[str]:
+            if guessed:
+                builder.ledger.note(f"the file names no action space; taken as {action_space}")
+            if source.truncations is None and source.next_observations is None:
+                builder.ledger.note(NO_TIMEOUTS_NOTE)
+            add_flat(builder, source)
+            return ()
+
+        # At most one final observation per step; usually far fewer.
+        ends = source.terminations.sum() + (
+            0 if source.truncations is None else source.truncations.sum()
+        )
+        num_rows = len(source.rewards) + int(ends) + 1
+        info = DatasetInfo(name=path.name, source=str(path), references=references)
+        source_file = SourceFile([path], observation_space, action_space, num_rows, fill)
+        return build_dataset(source_file, options or LoadOptions(), info)
+
+
+def open_hdf5(path: Path) -> Any:
+    """Opens an HDF5 file for reading.
+
+    Raises:
+        DatasetError: It is missing or no HDF5 file.
+    """
+    h5py = import_h5py()
+    try:
+        return h5py.File(path, "r")
+    except OSError as cause:
+        raise DatasetError(f"{path}: not a readable HDF5 file: {cause}") from cause
+
+
+def read_flat(file: Any, path: Path) -> FlatSource:
+    """Views an open D4RL file as a flat source; large arrays stay in the file.
+
+    Raises:
+        DatasetError: Arrays are missing.
+    """
+    missing = [key for key in REQUIRED_KEYS if key not in file]
+    if missing:
+        raise DatasetError(
+            f"{path}: not a D4RL file, it lacks {', '.join(missing)}; it has {sorted(file)[:10]}"
+        )
+    following = file.get("next_observations")
+    timeouts = file.get("timeouts")
+    return FlatSource(
+        file["observations"],
+        file["actions"],
+        column(file["rewards"][()], "rewards"),
+        flags(file["terminals"][()], "terminals"),
+        None if timeouts is None else flags(timeouts[()], "timeouts"),
+        following,
+    )
+
+
+def is_d4rl(file: Any) -> bool:
+    """Tells whether an open HDF5 file has the arrays of D4RL."""
+    return all(key in file for key in REQUIRED_KEYS)
