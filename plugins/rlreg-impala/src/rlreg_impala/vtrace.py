@@ -1,0 +1,415 @@
+"""V-trace: off-policy corrected value targets and policy-gradient advantages.
+
+Pure functions on time-major tensors (docs/notation.md). ``vtrace`` is the whole algorithm,
+``from_importance_weights`` the same with the positional signature of Maze and scalable_agent;
+``from_logits`` and ``from_distributions`` make the importance weights.
+
+**Numbers that are not finite.** A factor that is exactly zero removes its term, whatever that is:
+
+* ``log_rho = -inf`` (or ``mask`` false): the row is no transition. ``vs`` is its value, its
+  advantage is 0, no trace passes it, and its reward and discount are not read.
+* ``discount = 0``: neither the successor's value nor any later row is read.
+* ``log_rho = +inf``: the ratio is the threshold. Without a threshold it is ``sqrt(largest float)``
+  of the dtype computed in (1.8e19 for float32), so that products with it stay finite.
+* NaN, or an infinite reward, discount or value that is read: the result is not finite, in that row
+  and the earlier ones that its trace reaches only. Whoever applies an update has to see it.
+
+Source of all formulas: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance
+Weighted Actor-Learner Architectures" (arXiv:1802.01561), section 4.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mode
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+
+from rlreg.errors import ConfigError, DeviceError, Problem, ShapeError
+
+Threshold: TypeAlias = float | Tensor | None
+Policy: TypeAlias = "Distribution | Mapping[str, Policy] | Sequence[Policy]"
+Actions: TypeAlias = "Tensor | Mapping[str, Actions] | Sequence[Actions]"
+
+_Binary: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+_FloatArray: TypeAlias = NDArray[np.floating]
+
+_WIDE = (torch.float32, torch.float64)  # computed in as they are, the others in float32
+
+
+class VTraceReturns(NamedTuple):
+    """``vs`` to regress the values on and ``pg_advantages`` for the policy, ``[T, B, ...]``."""
+
+    vs: Tensor
+    pg_advantages: Tensor
+
+
+class VTraceFromLogitsReturns(NamedTuple):
+    """V-trace, and the ``[T, B]`` it came from; only ``target_action_log_probs`` has a gradient."""
+
+    vs: Tensor
+    pg_advantages: Tensor
+    log_rhos: Tensor
+    behaviour_action_log_probs: Tensor
+    target_action_log_probs: Tensor
+
+
+class _Rows(NamedTuple):
+    """Checked inputs of one dtype and device; values and bootstrap have the results' shape."""
+
+    log_rhos: Tensor
+    discounts: Tensor
+    rewards: Tensor
+    values: Tensor
+    bootstrap_value: Tensor
+
+
+def from_importance_weights(
+    log_rhos: Tensor,
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    clip_rho_threshold: Threshold = 1.0,
+    clip_pg_rho_threshold: Threshold = 1.0,
+) -> VTraceReturns:
+    """Computes V-trace from log importance weights, with traces clipped at 1.
+
+    The inputs broadcast in the dimensions after B. NumPy arrays are taken too.
+
+    Args:
+        log_rhos: ``[T, B, ...]``, ``log(target(a|x) / behaviour(a|x))``; ``-inf`` for a row that is
+            no transition.
+        discounts: ``[T, B, ...]``, in [0, 1]; 0 where the episode terminated.
+        rewards: ``[T, B, ...]``.
+        values: ``[T, B, ...]``, values of the observations acted on.
+        bootstrap_value: ``[B, ...]``, value of the observation after the last row.
+        clip_rho_threshold: Largest ratio in the value targets; ``None`` does not clip.
+        clip_pg_rho_threshold: Largest ratio in the advantages; ``None`` does not clip.
+
+    Returns:
+        Results of the inputs' device and dtype. Mixed dtypes promote; float16 and bfloat16 are
+        computed in float32. ``T = 0`` and ``B = 0`` give empty results.
+
+    Raises:
+        ShapeError: A wrong rank, unequal T or B, or further dimensions that do not broadcast.
+        DeviceError: The inputs are on several devices.
+        ConfigError: A threshold is negative or NaN.
+
+    Source: IMPALA, section 4.1, equation (1), with c-bar = 1; the advantages: section 4.2.
+    """
+    inputs = (log_rhos, discounts, rewards, values, bootstrap_value)
+    return vtrace(*inputs, rho_clip=clip_rho_threshold, pg_rho_clip=clip_pg_rho_threshold)
+
+
+def vtrace(
+    log_rhos: Tensor,
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    *,
+    rho_clip: Threshold,
+    pg_rho_clip: Threshold,
+    c_clip: Threshold = 1.0,
+    lambda_: float = 1.0,
+    mask: Tensor | None = None,
+    truncations: Tensor | None = None,
+    next_values: Tensor | None = None,
+) -> VTraceReturns:
+    """Computes V-trace of fragments that may hold several episodes.
+
+    Inputs, results and errors are those of ``from_importance_weights``. Episodes may follow each
+    other in both ways that Gymnasium resets. NEXT_STEP: the row after an end holds the episode's
+    last observation and an ignored action; mask it, and its value is the bootstrap of the row
+    before. SAME_STEP: that observation has no row; flag the row before in ``truncations`` and give
+    the observation's value in ``next_values``.
+
+    ``rho_clip``, ``pg_rho_clip`` and ``c_clip`` bound the ratios in the targets, the advantages and
+    the traces (rho-bar, the advantages' own, c-bar); ``lambda_`` scales every trace. The others are
+    ``[T, B]`` or of the values' rank: ``mask`` is true where the row is a transition,
+    ``truncations`` where the next row is not its successor, and ``next_values`` are read only
+    there. A discount of 0 still means terminated: then nothing is bootstrapped.
+
+    Source: IMPALA, section 4.1, equation (1), remark 1 (the recursion), remark 2 (lambda).
+    """
+    # Errors use the names of the configs and of ``from_importance_weights``.
+    clips = _floats(clip_rho_threshold=rho_clip, clip_pg_rho_threshold=pg_rho_clip, c_clip=c_clip)
+    with torch.no_grad():
+        rows, dtype = _checked(log_rhos, discounts, rewards, values, bootstrap_value)
+        if truncations is not None and next_values is not None:
+            rows = _with_true_successors(rows, truncations, next_values)
+        elif truncations is not None or next_values is not None:
+            raise ShapeError("truncations, next_values: expected both or neither, got one")
+        if mask is not None:
+            transitions = _aligned("mask", mask, rows.values).bool()
+            rows = rows._replace(log_rhos=torch.where(transitions, rows.log_rhos, -math.inf))
+        result = _returns(rows, clips, lambda_)
+        return VTraceReturns(result.vs.to(dtype), result.pg_advantages.to(dtype))
+
+
+def from_logits(
+    behaviour_logits: Tensor | Sequence[Tensor],
+    target_logits: Tensor | Sequence[Tensor],
+    actions: Tensor | Sequence[Tensor],
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    clip_rho_threshold: Threshold = 1.0,
+    clip_pg_rho_threshold: Threshold = 1.0,
+    *,
+    nvec: Sequence[int] | None = None,
+    mask: Tensor | None = None,
+) -> VTraceFromLogitsReturns:
+    """Computes V-trace (IMPALA, section 4.1) for softmax policies over discrete actions.
+
+    Logits are ``[T, B, K]`` and actions ``[T, B]``. For MultiDiscrete, logits are a sequence of
+    such, or one ``[T, B, sum(nvec)]`` with ``nvec``, the number of actions of each head; actions
+    are ``[T, B, heads]`` or a sequence. Half-precision logits give float32 results. The rest is as
+    in ``from_distributions``.
+    """
+    behaviour = _softmax_policy("behaviour_logits", behaviour_logits, nvec)
+    target = _softmax_policy("target_logits", target_logits, nvec)
+    inputs = (actions, discounts, rewards, values, bootstrap_value)
+    clips = (clip_rho_threshold, clip_pg_rho_threshold)
+    return from_distributions(behaviour, target, *inputs, *clips, mask=mask)
+
+
+def from_distributions(
+    behaviour: Policy,
+    target: Policy,
+    actions: Actions,
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    clip_rho_threshold: Threshold = 1.0,
+    clip_pg_rho_threshold: Threshold = 1.0,
+    *,
+    mask: Tensor | None = None,
+) -> VTraceFromLogitsReturns:
+    """Computes V-trace (IMPALA, section 4.1) for policies over any action space.
+
+    A policy is a distribution of batch shape ``[T, B, ...]`` (what follows B is part of the
+    action), or a mapping or sequence of policies, for Dict, Tuple and MultiDiscrete. Actions have
+    the same structure; a sequence of policies also takes one tensor ``[T, B, heads]``.
+    Log-probabilities are summed over all parts and only then exponentiated: the parts are
+    independent given the observation. ``mask`` is as in ``vtrace``, and the rest as in
+    ``from_importance_weights``.
+
+    Raises:
+        ShapeError: Also where the structures, or an action and its distribution, do not fit.
+    """
+    with torch.no_grad():
+        behaviour_log_probs = _log_probs("behaviour", behaviour, actions)
+    target_log_probs = _log_probs("target", target, actions)
+    log_rhos = target_log_probs.detach() - behaviour_log_probs
+    if mask is not None:
+        log_rhos = torch.where(_aligned("mask", mask, log_rhos).bool(), log_rhos, -math.inf)
+    # One ratio per (t, b) serves all value heads.
+    shape = log_rhos.shape + (1,) * max(0, values.ndim - log_rhos.ndim)
+    inputs = (log_rhos.reshape(shape), discounts, rewards, values, bootstrap_value)
+    returns = from_importance_weights(*inputs, clip_rho_threshold, clip_pg_rho_threshold)
+    return VTraceFromLogitsReturns(*returns, log_rhos, behaviour_log_probs, target_log_probs)
+
+
+def _softmax_policy(
+    name: str, logits: Tensor | Sequence[Tensor], nvec: Sequence[int] | None
+) -> Policy:
+    if isinstance(logits, Tensor) and nvec is None:
+        # The difference of two log-probabilities rounded to half precision is mostly rounding.
+        wide = logits if logits.dtype in _WIDE else logits.float()
+        return Categorical(logits=wide, validate_args=False)
+    if isinstance(logits, Tensor) and nvec is not None:
+        if logits.shape[-1] != sum(nvec):
+            raise ShapeError.of(name, f"[T, B, {sum(nvec)}] (the sum of nvec)", logits.shape)
+        logits = torch.split_with_sizes(logits, [int(size) for size in nvec], dim=-1)
+    return [_softmax_policy(name, head, None) for head in logits]
+
+
+def _log_probs(name: str, policy: Policy, actions: Actions) -> Tensor:
+    """Returns the ``[T, B]`` log-probabilities of whole actions."""
+    if isinstance(policy, Distribution):
+        return _leaf_log_probs(name, policy, actions)
+    if isinstance(policy, Mapping):
+        if not isinstance(actions, Mapping) or set(actions) != set(policy):
+            raise ShapeError(f"actions: expected a mapping with the keys {sorted(policy)}")
+        parts = [(f"{name}[{key!r}]", policy[key], actions[key]) for key in policy]
+    else:
+        chosen = actions.unbind(-1) if isinstance(actions, Tensor) else actions
+        if isinstance(chosen, Mapping) or len(chosen) != len(policy):
+            raise ShapeError(f"actions: expected {len(policy)} parts, as many as {name} has")
+        parts = [(f"{name}[{i}]", policy[i], chosen[i]) for i in range(len(policy))]
+    if not parts:
+        raise ShapeError(f"{name}: expected at least one distribution, got none")
+    return torch.stack([_log_probs(*part) for part in parts]).sum(0)
+
+
+def _leaf_log_probs(name: str, leaf: Distribution, actions: Actions) -> Tensor:
+    shape = leaf.batch_shape + leaf.event_shape
+    # log_prob would broadcast [T, B] against [T, B, 1] into [T, T, B].
+    if not isinstance(actions, Tensor) or actions.shape != shape or len(shape) < 2:
+        given = actions.shape if isinstance(actions, Tensor) else [len(actions)]
+        raise ShapeError.of("actions", f"{list(shape)} (at least [T, B]), as {name} has it", given)
+    return leaf.log_prob(actions).reshape(*shape[:2], -1).sum(-1)
+
+
+def _returns(rows: _Rows, clips: Sequence[float], lambda_: float) -> VTraceReturns:
+    # Exact type: a FakeTensor has no memory to view.
+    viewable = all(type(tensor) is Tensor and tensor.device.type == "cpu" for tensor in rows)
+    if viewable and not torch.compiler.is_compiling():
+        result = _recursion(rows, clips, lambda_, torch.mul, _scan_with_numpy)
+        # A NaN may come from 0 * inf. Looking for one would make an accelerator wait.
+        if math.isfinite(result.vs.sum() + result.pg_advantages.sum()):
+            return result
+    return _recursion(rows, clips, lambda_, _times, _scan)
+
+
+def _recursion(
+    rows: _Rows, clips: Sequence[float], lambda_: float, times: _Binary, scan: _Binary
+) -> VTraceReturns:
+    log_rhos, discounts, rewards, values, bootstrap_value = rows
+    # The ceiling lets a ratio without a threshold, times a temporal difference, fit the dtype.
+    ceiling = math.sqrt(torch.finfo(values.dtype).max)
+    ratios = torch.exp(log_rhos)
+    rhos, pg_rhos, cs = (ratios.clamp(max=min(clip, ceiling)) for clip in clips)
+    next_values = torch.cat([values, bootstrap_value[None]])[1:]
+    differences = rewards + times(discounts, next_values) - values
+    excess = scan(times(rhos, differences), times(lambda_ * cs, discounts))  # vs - values
+    next_excess = torch.cat([excess, torch.zeros_like(bootstrap_value)[None]])[1:]
+    # r + discount * vs' - V = (r + discount * V' - V) + discount * (vs' - V')
+    advantages = times(pg_rhos, differences + times(discounts, next_excess))
+    return VTraceReturns(values + excess, advantages)
+
+
+def _times(factor: Tensor, term: Tensor) -> Tensor:
+    """Multiplies, except that a factor of zero gives zero even for infinity and NaN."""
+    return torch.where(factor == 0, 0.0, factor * term)
+
+
+def _scan(terms: Tensor, coefficients: Tensor) -> Tensor:
+    """Solves ``y[t] = terms[t] + coefficients[t] * y[t + 1]`` by doubling the rows summed."""
+    # A closed form would divide by a cumulative product, which underflows.
+    length, span = terms.shape[0], 1
+    while span < length:
+        longer = terms[:-span] + _times(coefficients[: length - span], terms[span:])
+        terms = torch.cat([longer, terms[-span:]])
+        coefficients = _times(coefficients[:-span], coefficients[span:])
+        span *= 2
+    return terms
+
+
+def _scan_with_numpy(terms: Tensor, coefficients: Tensor) -> Tensor:
+    """Solves the same in the memory of ``terms``: NumPy takes a third of torch's time per call."""
+    terms = terms.contiguous()
+    with np.errstate(over="ignore", invalid="ignore"):
+        _scan_in_place(terms.numpy(), coefficients.numpy())
+    return terms
+
+
+def _scan_in_place(terms: _FloatArray, coefficients: _FloatArray) -> None:
+    if len(terms) <= 32:
+        product = np.empty(terms.shape[1:], terms.dtype)
+        steps = zip(coefficients[: len(terms) - 1][::-1], terms[:0:-1], terms[-2::-1], strict=True)
+        for coefficient, later, row in steps:
+            np.multiply(coefficient, later, product)
+            np.add(row, product, row)
+        return
+    # To merge the rows in pairs takes a few calls and leaves half as many.
+    first, second = terms[::2], terms[1::2]
+    of_first, of_second = coefficients[::2], coefficients[1::2]
+    pairs, followed = len(second), len(first) - 1
+    first[:pairs] += of_first[:pairs] * second
+    _scan_in_place(first, of_first[:followed] * of_second[:followed])
+    second[:followed] += of_second[:followed] * first[1:]
+
+
+def _floats(**thresholds: Threshold) -> list[float]:
+    clips = []
+    for name, threshold in thresholds.items():
+        if isinstance(threshold, Tensor) and threshold.ndim != 0:
+            raise ShapeError.of(name, "[] (a number, a 0-d tensor or None)", threshold.shape)
+        given = threshold.item() if isinstance(threshold, Tensor) else threshold
+        clips.append(math.inf if given is None else float(given))
+        if not clips[-1] >= 0:
+            raise ConfigError([Problem((name,), "expected a number >= 0 or None", repr(given))])
+    return clips
+
+
+def _checked(*inputs: Tensor) -> tuple[_Rows, torch.dtype]:
+    """Returns the inputs in the dtype to compute in, and the dtype to return."""
+    device = inputs[3].device if isinstance(inputs[3], Tensor) else torch.device("cpu")
+    rows = _Rows(*(_tensor(*item, device) for item in zip(_Rows._fields, inputs, strict=True)))
+    shape, dtype = rows.values.shape, rows.values.dtype
+    same = all(tensor.shape == shape for tensor in rows[:3])
+    if not same or len(shape) < 2 or rows.bootstrap_value.shape != shape[1:]:
+        shape = _result_shape(rows)
+        values, bootstrap = rows.values.expand(shape), rows.bootstrap_value.expand(shape[1:])
+        rows = rows._replace(values=values, bootstrap_value=bootstrap)
+    if dtype not in _WIDE or any(tensor.dtype != dtype for tensor in rows):
+        dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in rows))
+        if not dtype.is_floating_point:
+            dtype = torch.promote_types(dtype, torch.get_default_dtype())
+        rows = _Rows(*(tensor.to(dtype if dtype in _WIDE else torch.float32) for tensor in rows))
+    return rows, dtype
+
+
+def _tensor(name: str, data: Tensor | NDArray[np.generic], device: torch.device) -> Tensor:
+    if not isinstance(data, Tensor):
+        # Copied: torch warns of a read-only array and cannot view negative strides.
+        data = torch.tensor(np.array(data, order="C"))
+    if data.device != device:
+        raise DeviceError(f"{name}: expected device {device} as for values, got {data.device}")
+    return data.detach()
+
+
+def _result_shape(rows: _Rows) -> torch.Size:
+    """Checks each shape against the majority's; the values decide a tie."""
+    named = {name: rows._asdict()[name].shape for name in ("values", *_Rows._fields)}
+    bootstrap = named.pop("bootstrap_value")
+    rank, leading = mode((len(shape), shape[:2]) for shape in named.values())
+    if rank < 2:
+        raise ShapeError.of("values", "[T, B, ...] (must have rank 2 or more)", rows.values.shape)
+    extra = torch.Size([1] * (rank - 2))
+    for name, shape in named.items():
+        extra = _broadcast(name, shape, leading, extra)
+    return torch.Size([*leading, *_broadcast("bootstrap_value", bootstrap, leading[1:], extra)])
+
+
+def _broadcast(name: str, shape: torch.Size, fixed: torch.Size, extra: torch.Size) -> torch.Size:
+    """Returns what ``extra`` becomes when it meets the dimensions that follow the fixed ones."""
+    own = shape[len(fixed) :]
+    fits = all(1 in pair or pair[0] == pair[1] for pair in zip(own, extra, strict=False))
+    if shape[: len(fixed)] != fixed or len(own) != len(extra) or not fits:
+        wanted = f"{[*fixed, *extra]} (must have rank {len(fixed + extra)})"
+        raise ShapeError.of(name, wanted, shape)
+    return torch.Size(b if a == 1 else a for a, b in zip(own, extra, strict=True))
+
+
+def _aligned(name: str, data: Tensor, values: Tensor) -> Tensor:
+    """Returns data that are ``[T, B]`` or of the values' rank in the values' rank."""
+    tensor = _tensor(name, data, values.device)
+    if tensor.ndim == 2:
+        tensor = tensor.reshape(tensor.shape + (1,) * (values.ndim - 2))
+    if _broadcast(name, tensor.shape, values.shape[:2], values.shape[2:]) != values.shape[2:]:
+        raise ShapeError.of(name, f"{list(values.shape)} (or broadcasting to it)", tensor.shape)
+    return tensor
+
+
+def _with_true_successors(rows: _Rows, truncations: Tensor, next_values: Tensor) -> _Rows:
+    """Moves the bootstrap of truncated rows into their reward and ends the trace there."""
+    ends = _aligned("truncations", truncations, rows.values).bool()
+    successors = _aligned("next_values", next_values, rows.values).to(rows.values.dtype)
+    bootstrapped = rows.rewards + _times(rows.discounts, successors)
+    return rows._replace(
+        rewards=torch.where(ends, bootstrapped, rows.rewards),
+        discounts=torch.where(ends, 0.0, rows.discounts),
+    )

@@ -1,0 +1,149 @@
+"""IQL as a learnable: what ``rlreg.create("iql")`` returns."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rlreg.errors import NonFiniteError
+from rlreg.runtime.batch import Batch
+from rlreg.runtime.learnable import Spaces
+from rlreg.runtime.offline import OfflineLearnable
+from rlreg.runtime.optimizers import set_learning_rate
+from rlreg_iql.learner import RULES, IQLLearner, Networks
+from rlreg_iql.networks import (
+    ActionFeatures,
+    CriticList,
+    Policy,
+    StackedCritics,
+    ValueFunction,
+    make_critics,
+    make_policy,
+    make_value_function,
+)
+
+if TYPE_CHECKING:
+    from rlreg_iql.config import IQLConfig
+
+
+class IQL(OfflineLearnable):
+    """Implicit Q-Learning.
+
+    Attributes:
+        policy: Acts.
+        critics: ``[E, B]`` values of observations and actions.
+        target_critics: Slow copy of the critics; follows them, is never trained.
+        value: Values of observations.
+        actor_optim: Of the policy.
+        critic_optim: Of the critics; of the value function too with the rule ``d3rlpy``.
+        value_optim: Of the value function where the rule has one.
+    """
+
+    config: IQLConfig
+    policy: Policy
+    critics: StackedCritics | CriticList
+    target_critics: StackedCritics | CriticList
+    value: ValueFunction
+    actor_optim: torch.optim.Optimizer
+    critic_optim: torch.optim.Optimizer
+    value_optim: torch.optim.Optimizer | None = None
+
+    def build_networks(self, spaces: Spaces) -> None:
+        """Makes networks and optimizers; see :class:`rlreg.Learnable`."""
+        config, rule = self.config, RULES[self.config.update_rule]
+        self.policy = make_policy(
+            config.actor_encoder_factory,
+            spaces,
+            actor_kind=config.actor_kind,
+            log_std_form=rule.log_std_form,
+            initialization=config.initialization,
+        )
+        self.critics = make_critics(
+            config.critic_encoder_factory,
+            spaces,
+            num_critics=config.n_critics,
+            initialization=config.initialization,
+        )
+        self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
+        self.value = make_value_function(
+            config.value_encoder_factory, spaces, initialization=config.initialization
+        )
+        self._features = ActionFeatures(spaces)
+        self._make_optimizers()
+        self._learner = self._make_learner()
+
+    def _make_optimizers(self) -> None:
+        config = self.config
+        self.actor_optim = config.actor_optim_factory.create(
+            list(_named("policy", self.policy)), config.actor_learning_rate
+        )
+        critics, value = list(_named("critics", self.critics)), list(_named("value", self.value))
+        if RULES[config.update_rule].has_value_optimizer:
+            factory = config.value_optim_factory or config.critic_optim_factory
+            rate = config.value_learning_rate or config.critic_learning_rate
+            self.value_optim = factory.create(value, rate)
+            self.critic_optim = config.critic_optim_factory.create(
+                critics, config.critic_learning_rate
+            )
+            return
+        self.value_optim = None
+        self.critic_optim = config.critic_optim_factory.create(
+            critics + value, config.critic_learning_rate
+        )
+        if config.value_learning_rate is not None:
+            set_learning_rate(
+                self.critic_optim, self.value.parameters(), config.value_learning_rate
+            )
+
+    def _make_learner(self) -> IQLLearner:
+        optimizers = {"actor": self.actor_optim, "critic": self.critic_optim}
+        if self.value_optim is not None:
+            optimizers["value"] = self.value_optim
+        networks = Networks(self.policy, self.critics, self.target_critics, self.value)
+        return IQLLearner(self.config, networks, optimizers, self._features)
+
+    def update(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Does one update; see :class:`rlreg.OfflineLearnable`.
+
+        Returns:
+            ``critic_loss`` (the sum of the next two), ``q_loss``, ``v_loss``, ``actor_loss`` and
+            diagnostics; the README explains each.
+        """
+        assert isinstance(batch, Batch)  # the base has checked and scaled it
+        try:
+            return dict(self._learner.update(batch))
+        except NonFiniteError as error:
+            raise NonFiniteError(
+                f"update {self.grad_step + 1}: {error}{_bad_rows(batch)}; the update was undone"
+            ) from error
+
+    def act(self, observations: Tensor, deterministic: bool) -> Tensor:
+        """Chooses actions; see :class:`rlreg.Learnable`."""
+        actions = self.policy.act(observations, deterministic)
+        return self._features.actions(actions) if self._features.is_discrete else actions
+
+    def action_value(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Returns the mean of the critics, ``[B]``, as d3rlpy does."""
+        dtype = next(self.critics.parameters()).dtype
+        values: Tensor = self.critics(observations, self._features.encode(actions, dtype))
+        return values.mean(dim=0)
+
+
+def _named(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, part in module.named_modules():
+        yield f"{prefix}.{name}".rstrip("."), part
+
+
+def _bad_rows(batch: Batch) -> str:
+    """Names rows of the batch that are at fault, for data that was let in unchecked."""
+    for name, value in batch.items():
+        if value.is_floating_point():
+            is_bad = ~torch.isfinite(value).reshape(len(value), -1).all(dim=1)
+            rows = is_bad.nonzero().flatten().tolist()
+            if rows:
+                return f" (the batch's {name} are not finite in rows {rows[:5]})"
+    return ""

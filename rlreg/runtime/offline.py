@@ -1,0 +1,259 @@
+"""Learning from a data set: the loop around an author's ``update``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from rlreg.errors import ConfigError
+from rlreg.runtime.batch import Batch, check_batch
+from rlreg.runtime.learnable import Learnable
+
+if TYPE_CHECKING:
+    from rlreg.runtime.data import TransitionDataset
+
+Metrics: TypeAlias = dict[str, float]
+Evaluator: TypeAlias = Callable[[Any, Any], float]
+"""Called with the learnable and the data set at the end of an epoch."""
+Callback: TypeAlias = Callable[[Any, int, int], None]
+"""Called with the learnable, the epoch and the number of updates so far, at the end of an epoch."""
+
+CHUNK = 50
+"""Updates between two looks at the clock and at signals.
+
+Sums of metrics are formed chunk by chunk, so that an epoch that was interrupted gives the same bits
+as one that was not.
+"""
+
+
+@dataclass(slots=True)
+class PartialEpoch:
+    """How far an epoch is: what has to be kept of one that is interrupted.
+
+    Attributes:
+        num_steps: Updates done in it.
+        totals: Sums of the metrics over these updates.
+    """
+
+    num_steps: int = 0
+    totals: dict[str, float] = field(default_factory=dict)
+
+
+class OfflineLearnable(Learnable):
+    """A learnable that is trained on a data set.
+
+    An author writes ``build_networks``, ``act`` and::
+
+        def update(self, batch):
+            ...  # one gradient step on a rlreg.runtime.batch.Batch
+            return {"loss": loss}
+
+    In ``update`` the batch is checked, scaled and on the device, whoever called it. The returned
+    values may be tensors: the training loop reads them once an epoch, so that no step waits for the
+    device. ``config.batch_size`` is the size of a minibatch.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        written = cls.__dict__.get("update")
+        if written is not None:
+            # The wrapper has the signature of what it wraps.
+            cls.update = _checked_update(written)  # type: ignore[assignment,method-assign]
+
+    def update(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Does one update.
+
+        Args:
+            batch: ``observations [B, *O], actions [B, A], rewards [B], next_observations [B, *O],
+                terminations [B]``, optional ``truncations [B], intervals [B]``; arrays or tensors,
+                unscaled.
+
+        Returns:
+            The losses of this update.
+
+        Raises:
+            NonFiniteError: If the batch, a loss or a gradient is not finite; nothing is changed
+            then. ShapeError: If an array has the wrong shape.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not write update")
+
+    def prepare_batch(self, raw: Mapping[str, Any]) -> Batch:
+        """Checks a batch, moves it to the device and scales it."""
+        return self.scale_batch(check_batch(raw, self._built()).to(self.device))
+
+    def scale_batch(self, batch: Batch) -> Batch:
+        """Applies the scalers to a batch on the device."""
+        if not self.scalers():
+            return batch
+        parts: dict[str, Tensor] = dict(batch)
+        if self.observation_scaler is not None:
+            for name in ("observations", "next_observations"):
+                parts[name] = self.observation_scaler.transform(parts[name])
+        if self.action_scaler is not None:
+            parts["actions"] = self.action_scaler.transform(parts["actions"])
+        if self.reward_scaler is not None:
+            parts["rewards"] = self.reward_scaler.transform(parts["rewards"])
+        return Batch(**parts)
+
+    def fit(
+        self,
+        dataset: TransitionDataset,
+        n_steps: int,
+        n_steps_per_epoch: int = 10_000,
+        *,
+        evaluators: Mapping[str, Evaluator] | None = None,
+        callbacks: Sequence[Callback] = (),
+        logger: Any = None,
+        show_progress: bool = True,
+    ) -> list[tuple[int, Metrics]]:
+        """Trains for ``n_steps`` updates; see :meth:`fitter`.
+
+        Args:
+            dataset: Where batches come from.
+            n_steps: Updates to do.
+            n_steps_per_epoch: Updates between two rows of metrics.
+            evaluators: Called with the learnable and the data set after each epoch.
+            callbacks: Called with the learnable, epoch and updates so far after each epoch.
+            logger: Anything with ``metrics(step, dict)``; nothing is written without one.
+            show_progress: Whether to show a progress bar on a terminal.
+
+        Returns:
+            Epoch (from 1) and mean metrics of each epoch.
+        """
+        from rlreg.runtime.progress import progress
+
+        fitter = self.fitter(
+            dataset,
+            n_steps,
+            n_steps_per_epoch,
+            evaluators=evaluators,
+            callbacks=callbacks,
+            logger=logger,
+        )
+        return list(progress(fitter, n_steps, n_steps_per_epoch, is_shown=show_progress))
+
+    def fitter(
+        self,
+        dataset: TransitionDataset,
+        n_steps: int,
+        n_steps_per_epoch: int = 10_000,
+        *,
+        evaluators: Mapping[str, Evaluator] | None = None,
+        callbacks: Sequence[Callback] = (),
+        logger: Any = None,
+    ) -> Iterator[tuple[int, Metrics]]:
+        """Trains epoch by epoch: each ``next()`` runs one and gives ``(epoch, metrics)``.
+
+        The data set is moved to the device where it fits. Networks are built and scalers fitted
+        first if that is not done yet. Learning-rate schedules run over ``n_steps`` unless
+        ``set_total_steps`` was called.
+
+        Raises:
+            ConfigError: If ``n_steps`` or ``n_steps_per_epoch`` is below 1.
+            NonFiniteError: If an update met NaN or inf.
+        """
+        if n_steps < 1 or n_steps_per_epoch < 1:
+            raise ConfigError("n_steps and n_steps_per_epoch must be at least 1")
+        self.build_with_dataset(dataset)
+        if self.total_steps is None:
+            self.set_total_steps(self.grad_step + n_steps)
+        return self._epochs(
+            dataset.to(self.device), n_steps, n_steps_per_epoch, evaluators or {}, callbacks, logger
+        )
+
+    def _epochs(
+        self,
+        dataset: TransitionDataset,
+        n_steps: int,
+        n_steps_per_epoch: int,
+        evaluators: Mapping[str, Evaluator],
+        callbacks: Sequence[Callback],
+        logger: Any,
+    ) -> Iterator[tuple[int, Metrics]]:
+        done, epoch = 0, 0
+        while done < n_steps:
+            count = min(n_steps_per_epoch, n_steps - done)
+            metrics = self.train_epoch(dataset, count)
+            done, epoch = done + count, epoch + 1
+            for name, evaluator in evaluators.items():
+                metrics[name] = float(evaluator(self, dataset))
+            for callback in callbacks:
+                callback(self, epoch, self.grad_step)
+            if logger is not None:
+                logger.metrics(self.grad_step, metrics)
+            yield epoch, metrics
+
+    def train_epoch(
+        self,
+        dataset: TransitionDataset,
+        n_steps: int,
+        *,
+        partial: PartialEpoch | None = None,
+        tick: Callable[[int], None] | None = None,
+    ) -> Metrics:
+        """Does ``n_steps`` updates on minibatches of ``dataset`` and returns their mean metrics.
+
+        Args:
+            dataset: Where batches come from.
+            n_steps: Updates of the whole epoch.
+            partial: Where the epoch stands; kept up to date, so that it can be saved at any tick.
+            tick: Called with the number of updates just done, every :data:`CHUNK` updates; what it
+                raises ends the epoch there, in a state that can be saved.
+        """
+        partial = PartialEpoch() if partial is None else partial
+        self.train_mode(True)
+        while partial.num_steps < n_steps:
+            rest = CHUNK - partial.num_steps % CHUNK
+            count = min(rest, n_steps - partial.num_steps)
+            with self.private_rng():
+                totals = self.run_updates(dataset, count)
+            for name, total in totals.items():
+                partial.totals[name] = partial.totals.get(name, 0.0) + float(total)
+            partial.num_steps += count
+            if tick is not None:
+                tick(count)
+        return {name: total / n_steps for name, total in partial.totals.items()}
+
+    def run_updates(self, dataset: TransitionDataset, n_steps: int) -> dict[str, Tensor]:
+        """The inner loop; a learnable with a faster one (compiled, graphed) overrides it.
+
+        Returns:
+            Sums of the metrics over the updates, as tensors on the device.
+        """
+        size: int = self.config.batch_size  # type: ignore[attr-defined]  # an offline config has it
+        totals: dict[str, Tensor] = {}
+        for _ in range(n_steps):
+            batch = self.scale_batch(Batch(**dataset.sample(size, self.generator)))
+            for name, value in self.update(batch).items():
+                amount = torch.as_tensor(value, dtype=torch.float64)
+                totals[name] = totals[name] + amount if name in totals else amount
+            self.grad_step += 1
+        return totals
+
+
+def _checked_update(
+    written: Callable[[Any, Batch], Mapping[str, Any]],
+) -> Callable[[Any, Mapping[str, Any]], dict[str, Any]]:
+    """Puts the checks in front of an author's ``update``.
+
+    A :class:`Batch` comes from the training loop (or from ``super().update``) and passes straight
+    through; anything else comes from a user: it is checked and scaled, and floats are returned.
+    """
+
+    @functools.wraps(written)
+    def update(self: OfflineLearnable, batch: Mapping[str, Any]) -> dict[str, Any]:
+        if isinstance(batch, Batch):
+            return dict(written(self, batch))
+        prepared = self.prepare_batch(batch)
+        self.train_mode(True)
+        with self.private_rng():
+            metrics = written(self, prepared)
+        self.grad_step += 1
+        return {name: float(value) for name, value in metrics.items()}
+
+    return update

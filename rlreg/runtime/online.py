@@ -1,0 +1,266 @@
+"""Learning from an environment: the loop around an author's ``train_iterations``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from rlreg.config import RolloutEngineFactory
+from rlreg.errors import ConfigError, EnvironmentSpecError
+from rlreg.runtime.environments import env_factory
+from rlreg.runtime.learnable import Learnable
+
+Metrics: TypeAlias = dict[str, float]
+Evaluator: TypeAlias = Callable[[Any], float]
+"""Called with the learnable at the end of an epoch."""
+Callback: TypeAlias = Callable[[Any, int, int], None]
+"""Called with the learnable, the epoch and the transitions so far, at the end of an epoch."""
+
+EPOCH_LENGTH = 25
+"""Updates of an epoch unless told otherwise (Maze)."""
+
+
+class OnlineLearnable(Learnable):
+    """A learnable that is trained by acting in an environment.
+
+    An author writes ``build_networks``, ``act`` and::
+
+        def train_iterations(self, env):
+            while True:
+                ...  # collect, one update
+                self.env_steps += transitions_of_this_update
+                yield {"loss/policy": loss}
+
+    ``env`` is then a factory: something that makes as many copies of the environment as are needed.
+    The generator is closed when training ends, for whatever reason: free what it holds in a
+    ``finally``. ``self.engine`` is what the run says about collecting, or ``None``.
+
+    Attributes:
+        env_steps: Transitions trained on so far.
+        engine: How transitions are collected; ``None`` leaves it to the learnable.
+        epoch: Epochs done so far.
+    """
+
+    env_steps = 0
+    epoch = 0
+    engine: RolloutEngineFactory | None = None
+
+    def train_iterations(self, env: Callable[[], Any]) -> Iterator[Metrics]:
+        """Trains for ever, one update each ``next()``. Written by the author.
+
+        Args:
+            env: Makes an environment, or a vector environment, each time it is called.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not write train_iterations")
+
+    def plan_run(self, unit: str, amount: int) -> None:
+        """Told before training how much is to come. Optional for the author.
+
+        Args:
+            unit: ``transitions`` or ``updates``.
+            amount: How many from here on.
+        """
+
+    def epoch_metrics(self, means: Metrics) -> Metrics:
+        """Returns the metrics of an epoch, from the means over its updates.
+
+        Optional for the author: the place for checks, and for what makes sense once an epoch only.
+        """
+        return means
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    def train(
+        self,
+        env: Any,
+        *,
+        n_steps: int | None = None,
+        n_epochs: int | None = None,
+        epoch_length: int | None = None,
+        engine: RolloutEngineFactory | Mapping[str, Any] | None = None,
+        evaluators: Mapping[str, Evaluator] | None = None,
+        callbacks: Sequence[Callback] = (),
+        logger: Any = None,
+    ) -> list[tuple[int, Metrics]]:
+        """Trains in an environment; see :meth:`trainer`.
+
+        Returns:
+            Epoch (from 1) and mean metrics of each epoch.
+        """
+        trainer = self.trainer(
+            env,
+            n_steps=n_steps,
+            n_epochs=n_epochs,
+            epoch_length=epoch_length,
+            engine=engine,
+            evaluators=evaluators,
+            callbacks=callbacks,
+            logger=logger,
+        )
+        return list(trainer)
+
+    def trainer(
+        self,
+        env: Any,
+        *,
+        n_steps: int | None = None,
+        n_epochs: int | None = None,
+        epoch_length: int | None = None,
+        engine: RolloutEngineFactory | Mapping[str, Any] | None = None,
+        evaluators: Mapping[str, Evaluator] | None = None,
+        callbacks: Sequence[Callback] = (),
+        logger: Any = None,
+    ) -> Iterator[tuple[int, Metrics]]:
+        """Trains epoch by epoch: each ``next()`` runs one and gives ``(epoch, metrics)``.
+
+        Between two epochs the learnable can be evaluated and saved. Close the iterator to stop
+        early: actors are ended then.
+
+        Args:
+            env: Id, settings, spec or factory. An environment is taken for its spec: training needs
+                copies.
+            n_steps: Transitions to train on, from here; the last update may exceed it.
+            n_epochs: Or epochs, of ``epoch_length`` updates each.
+            epoch_length: Updates of an epoch; 25 unless given.
+            engine: How transitions are collected; the learnable chooses if none is given.
+            evaluators: Called with the learnable after each epoch.
+            callbacks: Called with the learnable, epoch and transitions so far after each epoch.
+            logger: Anything with ``metrics(step, dict)``; nothing is written without one.
+
+        Raises:
+            ConfigError: If not exactly one of ``n_steps`` and ``n_epochs`` is given.
+            EnvironmentSpecError: If the environment cannot be made or has other spaces.
+        """
+        length = EPOCH_LENGTH if epoch_length is None else epoch_length
+        _check_lengths(n_steps, n_epochs, length)
+        factory = training_env_factory(env)
+        self.build_with_factory(factory)
+        self.engine = _engine_of(engine)
+        if n_steps is not None:
+            self.plan_run("transitions", n_steps)
+        elif n_epochs is not None:
+            self.plan_run("updates", n_epochs * length)
+        return self._epochs(factory, n_steps, n_epochs, length, evaluators or {}, callbacks, logger)
+
+    def build_with_factory(self, factory: Callable[[], Any]) -> None:
+        """Builds for the spaces of what a factory makes, and closes that again."""
+        env = factory()
+        try:
+            self.build_with_env(env)
+        finally:
+            env.close()
+
+    def _epochs(
+        self,
+        factory: Callable[[], Any],
+        n_steps: int | None,
+        n_epochs: int | None,
+        length: int,
+        evaluators: Mapping[str, Evaluator],
+        callbacks: Sequence[Callback],
+        logger: Any,
+    ) -> Iterator[tuple[int, Metrics]]:
+        last_step = None if n_steps is None else self.env_steps + n_steps
+        last_epoch = None if n_epochs is None else self.epoch + n_epochs
+        iterations = self.train_iterations(factory)
+        try:
+            while not _reached(self.env_steps, last_step) and not _reached(self.epoch, last_epoch):
+                means = MetricMeans()
+                for _ in range(length):
+                    means.add(next(iterations))
+                    if _reached(self.env_steps, last_step):
+                        break
+                self.epoch += 1
+                metrics = self.epoch_metrics(means.result())
+                for name, evaluator in evaluators.items():
+                    metrics[name] = float(evaluator(self))
+                for callback in callbacks:
+                    callback(self, self.epoch, self.env_steps)
+                if logger is not None:
+                    logger.metrics(self.env_steps, metrics)
+                yield self.epoch, metrics
+        finally:
+            close = getattr(iterations, "close", None)
+            if close is not None:
+                close()
+
+
+class MetricMeans:
+    """Means of metrics over updates; a name ending in ``/max`` gives the largest value."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Takes the metrics of one update."""
+        for name, value in metrics.items():
+            held = self._totals.get(name)
+            if held is None:
+                self._totals[name] = value
+            else:
+                self._totals[name] = max(held, value) if name.endswith("/max") else held + value
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def result(self) -> Metrics:
+        """Returns the means so far."""
+        return {
+            name: total if name.endswith("/max") else total / self._counts[name]
+            for name, total in self._totals.items()
+        }
+
+
+def training_env_factory(env: Any) -> Callable[[], Any]:
+    """Returns what makes copies of an environment, for actors that each need their own.
+
+    Args:
+        env: Id, settings, spec or factory; or an environment that was made from a spec.
+
+    Raises:
+        EnvironmentSpecError: If an environment without a spec was given: it cannot be copied.
+    """
+    if isinstance(env, gymnasium.Env | VectorEnv):
+        spec = env.spec
+        if spec is None:
+            raise EnvironmentSpecError(
+                f"{type(env).__name__} was not made by gymnasium.make and cannot be copied for the "
+                "actors; give its id, or a factory: train(lambda: MyEnv())"
+            )
+        if isinstance(env, VectorEnv):
+            return lambda: gymnasium.make_vec(spec)
+        return env_factory(spec)
+    return env_factory(env)
+
+
+def _engine_of(
+    engine: RolloutEngineFactory | Mapping[str, Any] | None,
+) -> RolloutEngineFactory | None:
+    if engine is None or isinstance(engine, RolloutEngineFactory):
+        return engine
+    from rlreg.open_union import validate
+
+    validated: RolloutEngineFactory = validate(RolloutEngineFactory, engine)
+    return validated
+
+
+def _check_lengths(n_steps: int | None, n_epochs: int | None, epoch_length: int) -> None:
+    if (n_steps is None) == (n_epochs is None):
+        given = "neither" if n_steps is None else "both"
+        raise ConfigError(
+            f"n_steps, n_epochs: expected one of them, got {given}; n_steps counts transitions, "
+            "n_epochs counts epochs of epoch_length updates"
+        )
+    for name, value in (
+        ("n_steps", n_steps),
+        ("n_epochs", n_epochs),
+        ("epoch_length", epoch_length),
+    ):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} = {value}: must be at least 1")
+
+
+def _reached(done: int, last: int | None) -> bool:
+    return last is not None and done >= last
