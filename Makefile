@@ -9,7 +9,7 @@ PIP := -m pip install -q --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test test-all lint format type schemas docs docs-check light wheels bench ci clean
+.PHONY: help install install-dev demo test test-all lint format type schemas manifests docs docs-check builder test-browser light wheels bench ci clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -32,7 +32,7 @@ install: $(VENV)/.installed  ## make .venv with rlreg and its plugins
 install-dev: $(VENV)/.installed-dev  ## the same, with what the tests need
 
 demo: $(VENV)/.installed  ## train IQL on generated data and compare it (about 2 minutes)
-	$(BIN)/rlreg train iql --dataset rlreg/pendulum/mixed-v0 --steps 12000 --seed 0 --set evaluation.n_episodes=20
+	$(BIN)/rlreg train iql --preset pendulum --dataset rlreg/pendulum/mixed-v0 --steps 6000 --seed 0
 
 test: $(VENV)/.installed-dev  ## the default test suite (under 10 minutes on 2 cores)
 	$(BIN)/python -m pytest -q
@@ -54,8 +54,30 @@ type: $(VENV)/.installed-dev  ## mypy --strict, from the root
 schemas: $(VENV)/.installed  ## write schemas/ from the code
 	$(BIN)/rlreg schema export schemas
 
-docs: $(VENV)/.installed  ## build the config reference into site/
-	$(BIN)/rlreg docs build site
+GUIDES := README.md docs $(wildcard plugins/*/README.md)
+docs: $(VENV)/.installed  ## build the site: config reference, builder, guides
+	$(BIN)/rlreg docs build site $(GUIDES:%=--guide %)
+
+# npm's own lock holds names and hashes; `npm ci` installs exactly those.
+builder/node_modules/.installed: builder/package.json builder/package-lock.json
+	cd builder && npm ci --no-audit --no-fund
+	@touch $@
+
+BUILDER := rlreg/reference/builder_dist/builder.js
+$(BUILDER): builder/node_modules/.installed builder/build.mjs $(wildcard builder/src/*)
+	cd builder && npm run --silent build
+
+builder: $(BUILDER)  ## bundle the config builder (needs Node.js 20 or later)
+
+test-browser: $(VENV)/.installed-dev $(BUILDER)  ## site, builder and editor in a real browser
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+		(apt-get update -q && apt-get install -y -q chromium chromium-driver) >/dev/null
+	$(BIN)/python $(PIP) -c constraints.txt -e '.[browser]'
+	$(BIN)/python -m pytest -q -m browser tests/browser
+
+manifests: $(VENV)/.installed  ## write the manifests of our own plugins
+	$(BIN)/rlreg plugins manifest rlreg-iql
+	$(BIN)/rlreg plugins manifest rlreg-impala
 
 docs-check: $(VENV)/.installed  ## fail if schemas/ differ from the code
 	$(BIN)/rlreg schema export --check schemas
@@ -69,7 +91,7 @@ light: $(LIGHT)/.installed  ## the light half of the tests, in a venv without to
 	@! $(LIGHT)/bin/python -c "import torch" 2>/dev/null || (echo "torch is in $(LIGHT)"; exit 1)
 	$(LIGHT)/bin/python -m pytest -q -m light -p no:cacheprovider tests
 
-wheels: $(VENV)/.installed-dev  ## build the wheels and try them in a clean venv
+wheels: $(VENV)/.installed-dev $(BUILDER)  ## build the wheels and try them in a clean venv
 	scripts/check_wheels.sh $(BIN)/python
 
 bench: $(VENV)/.installed-dev  ## compare speeds on this machine
