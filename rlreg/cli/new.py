@@ -48,7 +48,8 @@ def new(
         )
         return
     click.echo(f"{folder}: {len(files)} files; go on with\n")
-    click.echo(f"  pip install -e '{folder}[test]'")
+    place = folder if folder.is_absolute() else f"./{folder}"
+    click.echo(f"  pip install -e '{place}[test]'")
     click.echo(f"  rlreg check {project.distribution}")
     if component is None:
         target = "--env CartPole-v1" if regime == "online" else "--steps 2000"

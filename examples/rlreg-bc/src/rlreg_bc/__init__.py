@@ -1,0 +1,1 @@
+"""Behaviour cloning for rlreg."""
