@@ -89,9 +89,7 @@ def test_a_stale_manifest_does_not_count(run_python, package, change):
 
 def test_a_blocked_plugin_is_not_listed_from_its_manifest(run_python, package):
     run_python(MAKE, path=[package])
-    ids, is_imported, status = read(
-        run_python, package, env={"RLREG_BLOCK_PLUGINS": "pack-dist"}
-    )
+    ids, is_imported, status = read(run_python, package, env={"RLREG_BLOCK_PLUGINS": "pack-dist"})
     assert "pack-dist/pack" not in ids
     assert (is_imported, status) == (False, ["blocked"])
 
