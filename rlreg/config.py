@@ -229,6 +229,9 @@ class LearnableConfig(OpenUnion):
     elsewhere: ClassVar[Mapping[str, str]] = {}
     """Keys that users look for here, and the path in a run file that has them."""
 
+    field_groups: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Which fields stand together in the reference, by title; the rest is grouped by its kind."""
+
     migrations: ClassVar[tuple[Migration, ...]] = ()
     """How files of older schema versions become this one's; see `rlreg.migrations`."""
 

@@ -62,7 +62,10 @@ def _apart(node: dict[str, Any]) -> dict[str, Any]:
     beside = {key: value for key, value in node.items() if key != "$ref"}
     if not beside:
         return reference
-    return {**beside, "allOf": [*beside.get("allOf", ()), reference]}
+    # A language server shows the first description it meets, inner ones first: that of the field
+    # would lose against that of the member chosen for it.
+    text = [{"description": beside["description"]}] if "description" in beside else []
+    return {**beside, "allOf": [*beside.get("allOf", ()), *text, reference]}
 
 
 def _describe_tags(definitions: Mapping[str, Any]) -> None:

@@ -17,6 +17,10 @@ for project in . plugins/rlreg-iql plugins/rlreg-impala; do
             mkdir -p "$(dirname "$target")"
             cp "$file" "$target"
         done
+    # git does not know what `make builder` made, but wheels carry it.
+    if [ "$project" = . ] && [ -d rlreg/reference/builder_dist ]; then
+        cp -r rlreg/reference/builder_dist "$copy/rlreg/reference/"
+    fi
     "$python" -m build --wheel --no-isolation --outdir "$work/wheels" "$copy" >/dev/null
 done
 ls "$work/wheels"
@@ -30,6 +34,9 @@ cd "$work"
 "$work/venv/bin/rlreg" list
 "$work/venv/bin/rlreg" schema iql >/dev/null
 "$work/venv/bin/rlreg" docs build "$work/site" >/dev/null
+if [ -d "$OLDPWD/rlreg/reference/builder_dist" ]; then
+    test -s "$work/site/builder/builder.js" -a -s "$work/site/builder/LICENSES.txt"
+fi
 if "$work/venv/bin/python" -c "import rlreg; rlreg.create('iql', device='cpu')" 2>"$work/err"; then
     echo "created iql without torch?"; exit 1
 fi

@@ -394,6 +394,116 @@ def test_schema_export_renews_what_the_folder_has_and_check_finds_drift(call):
     assert call("schema", "export", "s", "--check")[0] == 0
 
 
+def test_schema_export_keeps_flavour_and_scope_of_what_is_there(call):
+    assert call("schema", "export", "s", "--installed", "--flavour", "editor")[0] == 0
+    assert json.loads(Path("s/run.schema.json").read_text()) == rlreg.json_schema(
+        "run", flavour="editor"
+    )
+    before = {path.name: path.read_text() for path in Path("s").iterdir()}
+    assert call("schema", "export", "s", "--check")[0] == 0
+    assert call("schema", "export", "s")[0] == 0
+    assert {path.name: path.read_text() for path in Path("s").iterdir()} == before
+    assert call("schema", "export", "s", "--flavour", "standard")[0] == 0
+    assert json.loads(Path("s/run.schema.json").read_text()) == rlreg.json_schema("run")
+    printed = json.loads(call("schema", "probe", "--flavour", "editor")[1])
+    assert printed == rlreg.json_schema("probe", flavour="editor")
+
+
+def test_schema_install_registers_run_files_once(call):
+    code, out, _ = call("schema", "install", "--json")
+    assert code == 0
+    assert json.loads(out)["written"] == [
+        "schemas/run.schema.json", ".vscode/settings.json", ".pre-commit-config.yaml"
+    ]  # fmt: skip
+    settings = json.loads(Path(".vscode/settings.json").read_text())
+    assert settings == {"yaml.schemas": {"./schemas/run.schema.json": ["run.yaml", "*.run.yaml"]}}
+    assert json.loads(call("schema", "install", "--json")[1])["written"] == []
+    assert call("schema", "install", "p", "--no-vscode", "--files", "c/*.yaml")[0] == 0
+    assert not Path("p/.vscode").exists()
+    assert 'files: "^c/.*\\\\.yaml$"' in Path("p/.pre-commit-config.yaml").read_text()
+
+
+JSONC = """// mine, with "quotes" and a , ]
+{
+    /* block
+       , } */
+    "editor.rulers": [80, 100,], // trailing
+    "files.exclude": {"**/*.pyc": true, "a//b": "/* no comment */"},%s
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "known",
+    ["", '\n    "yaml.schemas": {},', '\n    "yaml.schemas": {"x.json": ["x.yaml"]}, // theirs'],
+)
+def test_schema_install_keeps_the_comments_of_settings(call, known):
+    Path(".vscode").mkdir()
+    text = JSONC % known
+    Path(".vscode/settings.json").write_text(text)
+    assert call("schema", "install", "--no-pre-commit")[0] == 0
+    after = Path(".vscode/settings.json").read_text()
+    assert '"./schemas/run.schema.json": ["run.yaml", "*.run.yaml"]' in after
+    kept = after.replace('"./schemas/run.schema.json": ["run.yaml", "*.run.yaml"]', "")
+    for line in text.splitlines():
+        assert line.strip().removeprefix('"yaml.schemas": {').removesuffix("},") in kept
+    assert call("schema", "install", "--no-pre-commit")[1] == "all is there already\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1]", "expected a mapping"),
+        ('{"a": ', "settings.json"),
+        ('{"yaml.schemas": 3}', "insert this yourself"),
+        ('{"yaml.schemas": {"./schemas/run.schema.json": "*.yml"}}', "has ./schemas/run.schema"),
+    ],
+)
+def test_schema_install_refuses_settings_that_it_cannot_add_to(call, text, message):
+    Path(".vscode").mkdir()
+    Path(".vscode/settings.json").write_text(text)
+    code, _, err = call("schema", "install")
+    assert code == 2
+    assert message in err
+    assert Path(".vscode/settings.json").read_text() == text
+    assert not Path("schemas").exists()
+    assert not Path(".pre-commit-config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "repos:\n- repo: local # c\n  hooks: []\n",
+        "# c\nrepos:\n  - repo: local\n    hooks:\n      - {id: x, language: system}",
+        "fail_fast: true\nrepos:\n    - repo: meta\n      hooks: [{id: identity}]\n\n\n",
+    ],
+)
+def test_schema_install_adds_its_hook_behind_the_others(call, text):
+    from rlreg.documents import parse_document
+
+    Path(".pre-commit-config.yaml").write_text(text)
+    assert call("schema", "install", "--no-vscode")[0] == 0
+    after = Path(".pre-commit-config.yaml").read_text()
+    assert after.startswith(text.rstrip("\n"))
+    data = parse_document(after, ".yaml", "x").data
+    assert data["repos"][-1]["hooks"][0]["id"] == "rlreg-run-files"
+    assert len(data["repos"]) == 2
+    assert call("schema", "install", "--no-vscode")[1] == "all is there already\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["repos: []\n", "repos: [{repo: local, hooks: []}]\n", "a: 1\n",
+             "repos:\n- repo: local\n  hooks: []\nfail_fast: true\n"]
+)  # fmt: skip
+def test_schema_install_shows_the_hook_where_it_cannot_add_it(call, text):
+    Path(".pre-commit-config.yaml").write_text(text)
+    code, _, err = call("schema", "install", "--no-vscode")
+    assert code == 2
+    assert "insert this yourself" in err
+    assert "check-jsonschema --schemafile schemas/run.schema.json" in err
+    assert Path(".pre-commit-config.yaml").read_text() == text
+
+
 def test_schema_export_of_all_that_is_installed(call):
     assert call("schema", "export", "s", "--installed")[0] == 0
     names = {info.name for info in rlreg.list_learnables()}
@@ -485,6 +595,33 @@ def test_init_writes_a_file_that_validates_and_never_replaces_one_unasked(call):
     assert call("init", "probe")[1] == Path("a.yaml").read_text()
     assert call("init", "probe", "-o", "a.txt")[0] == 2
     assert call("init", "probe", "-o", "no/such/folder/a.yaml")[0] == 2
+    assert not Path("no").exists()
+
+
+def test_init_names_a_schema_that_is_there(call, tmp_path_factory):
+    _, _, err = call("init", "probe", "-o", "a.yaml")
+    assert "schemas/run.schema.json: written" in err
+    assert json.loads(Path("schemas/run.schema.json").read_text()) == rlreg.json_schema(
+        "run", flavour="editor"
+    )
+    Path("deep/er").mkdir(parents=True)
+    outside = tmp_path_factory.mktemp("outside")
+    for file in ("a.yaml", "deep/er/b.yaml", str(outside / "c.yaml")):
+        if file != "a.yaml":
+            assert call("init", "probe", "-o", file)[0] == 0
+        line = Path(file).read_text().splitlines()[0]
+        assert (Path(file).parent / line.partition("$schema=")[2]).is_file(), line
+    Path("schemas/run.schema.json").write_text("mine")
+    assert call("init", "probe", "-o", "d.yaml") == (
+        0, "d.yaml: written; train it with: rlreg train d.yaml\n", ""
+    )  # fmt: skip
+    assert Path("schemas/run.schema.json").read_text() == "mine"
+    call("init", "probe", "-o", "e.yaml", "--schema", "https://example.org/x.json")
+    assert (
+        Path("e.yaml")
+        .read_text()
+        .startswith("# yaml-language-server: $schema=https://example.org/x.json\n")
+    )
 
 
 def test_validate_reports_every_fault_once_with_its_place(call):

@@ -15,7 +15,8 @@ from pydantic import Field
 import rlreg
 from rlreg import registry
 from rlreg.errors import FileFormatError, UnknownNameError
-from rlreg.reference import html, markdown
+from rlreg.migrations import Drop, Keep, Migration, Move, Rename, Split
+from rlreg.reference import builder, html, markdown
 from rlreg.reference.build import MARKER, build_reference
 from rlreg.reference.record import record_of
 from rlreg.reference.shapes import number_text, shape_of
@@ -25,17 +26,32 @@ pytestmark = pytest.mark.light
 
 
 class Probe(rlreg.LearnableConfig):
-    """A probe | with <b>odd</b> `code` in its summary.
+    r"""A probe | with <b>odd</b> `code` in its summary.
+
+    Paper: Doe: On <b>Probes</b>, 2020,
+    arXiv:2001.00001
 
     The loss is, with :class:`Probe` and ``a < b``::
 
         L = (r + gamma * v' - q)^2 <script>alert(1)</script>
 
-    And *more* words_with_underscores.
+    And *more* words_with_underscores, :math:`\alpha < \beta`, and
+
+    .. math::
+
+        \frac{a}{b} < 1
+
+    .. math:: \left( <x>
     """
 
     regime: ClassVar[str] = "offline"
+    field_groups: ClassVar = {"Odd ones": ("pattern",)}
+    migrations: ClassVar = (
+        Migration(1, (Rename("discount", "gamma"), Drop("old", "it had <no> effect"))),
+        Migration(2, (Keep("gamma", 0.9), Move("a", "b.c"), Split("xy", ("x", "y")))),
+    )
     type: Literal["probe"] = "probe"
+    schema_version: Literal[3] = 3
     gamma: float = Field(
         0.99, gt=0, le=1, description="Discount <i>x</i> | pipe. Default: paper, table 3."
     )
@@ -131,6 +147,8 @@ def test_every_html_link_leads_to_a_page_and_an_id_that_exist(site):
     for path, page in pages.items():
         assert len(page.ids) == len(set(page.ids)), path
         for link in page.links:
+            if link.startswith("https://arxiv.org/abs/"):
+                continue
             name, _, fragment = link.partition("#")
             target = (path.parent / name).resolve() if name else path
             assert target.exists(), f"{path}: {link}"
@@ -145,6 +163,8 @@ def test_every_markdown_link_leads_to_a_page(site):
     for path in site.rglob("*.md"):
         text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
         for link in re.findall(r"\]\(([^)]+)\)", text):
+            if link.startswith("https://arxiv.org/abs/"):
+                continue
             assert (path.parent / link).exists(), f"{path}: {link}"
             n_links += 1
     assert n_links > 100
@@ -157,7 +177,8 @@ def test_html_is_valid(site):
 
 
 def test_pages_load_nothing_and_run_nothing(site):
-    for path in site.rglob("*.html"):
+    pages = set(site.rglob("*.html")) - {site / "builder.html"}
+    for path in pages:
         text = path.read_text()
         assert Links(text).loads == [], path
         assert "url(" not in text
@@ -204,8 +225,9 @@ def test_a_learnable_page_has_fields_presets_and_examples(site):
     page = (site / "learnables/probe.md").read_text()
     assert "| `gamma` | number | `0 < x <= 1` | `0.99` | paper, table 3 |" in page
     assert "[encoder](../kinds/encoder.md)" in page
-    assert "| Setting | `probe/one` | `probe/two` |" in page
-    assert "| `learnable.gamma` | `0.5` |  |" in page
+    assert "| Setting | Default | `probe/one` | `probe/two` |" in page
+    assert "| `learnable.gamma` | `0.99` | `0.5` |  |" in page
+    assert "| `train.n_steps` |  |  | `7` |" in page
     assert 'rlreg.create("probe", gamma=0.99)' in page
     assert "rlreg train probe.yaml --set learnable.gamma=0.99" in page
     json_text = re.search(r"```json\n(.*?)```", page, re.DOTALL)[1]
@@ -234,6 +256,154 @@ def test_kinds_and_members_link_to_one_another(site):
     assert "../learnables/probe.html#probe-encoder" in member
     assert "no fields" not in (site / "components/encoder.vector.html").read_text()
     assert "schema_version" not in (site / "components/observation_scaler.bare.html").read_text()
+
+
+# --- papers, equations, groups, history ---------------------------------------------------------
+
+
+def test_a_paper_is_cited_and_linked_by_its_number(site):
+    page = (site / "learnables/probe.html").read_text()
+    cited = "Doe: On &lt;b&gt;Probes&lt;/b&gt;, 2020, arXiv:2001.00001"
+    assert f'<a href="https://arxiv.org/abs/2001.00001">{cited}</a>' in page
+    assert "Paper: Doe" not in page
+    assert "(https://arxiv.org/abs/2001.00001)" in (site / "learnables/probe.md").read_text()
+    assert record_of(Probe).as_json()["paper"].startswith("Doe: On")
+
+
+def test_equations_become_mathml_and_a_faulty_one_stays_as_it_is(site):
+    page = (site / "learnables/probe.html").read_text()
+    assert page.count("<math ") == 2
+    assert 'display="block"' in page
+    assert "<mfrac>" in page
+    assert ".. math::" not in page
+    assert "<x>" not in page
+    assert "&lt;x&gt;" in page
+    text = (site / "learnables/probe.md").read_text()
+    assert "```math\n\\frac{a}{b} < 1\n```" in text
+    assert "$`\\alpha < \\beta`$" in text
+
+
+def test_fields_stand_in_groups(site):
+    groups = {title: [item.name for item in items]
+              for title, items in record_of(Probe).groups.items()}  # fmt: skip
+    assert groups == {
+        "Odd ones": ["pattern"],
+        "Algorithm": ["gamma"],
+        "Networks": ["encoder", "pairs"],
+        "Format": ["schema_version"],
+    }
+    page = (site / "learnables/probe.html").read_text()
+    assert '<h3 id="group-odd-ones">Odd ones</h3>' in page
+
+
+def test_the_history_of_a_schema_is_told(site):
+    page = (site / "learnables/probe.html").read_text()
+    assert page.index("Version 3") < page.index("Version 2")
+    assert "<code>discount</code> is now called <code>gamma</code>." in page
+    assert "<code>old</code> is gone: it had &lt;no&gt; effect." in page
+    assert "<code>gamma</code> has a new default; older files keep <code>0.9</code>." in page
+    assert "<code>a</code> has moved to <code>b.c</code>." in page
+    assert "<code>xy</code> is now <code>x</code>, <code>y</code>." in page
+    assert "Version 2: `discount` is now" in (site / "learnables/probe.md").read_text()
+
+
+# --- guides and the builder ---------------------------------------------------------------------
+
+GUIDE = """# A *guide* with `code`
+
+See [the other](sub/other.md#two-words), [that section](#tables), [a site](https://example.org/x),
+[a file](../src/x.py) and ![a picture](p.png). <script>alert(1)</script>
+
+### Skipped a level
+
+## Tables
+
+| a | |
+|---|---|
+| 1 | <b> |
+
+```python
+x < 1
+```
+
+```math
+x^2
+```
+
+# Second title
+"""
+
+
+def test_guides_become_pages_with_links_between_them(tmp_path, site):
+    docs = tmp_path / "docs"
+    (docs / "sub").mkdir(parents=True)
+    (docs / "Guide One.md").write_text(GUIDE)
+    (docs / "sub/other.md").write_text("# Other\n\n## Two words\n\n[back](<../Guide One.md>)\n")
+    (tmp_path / "plug").mkdir()
+    (tmp_path / "plug/README.md").write_text("# Plug\n")
+    build_reference(tmp_path / "out", guides=[docs, tmp_path / "plug/README.md"])
+    page = (tmp_path / "out/guides/guide-one.html").read_text()
+    assert "<h1>A guide with code</h1>" in page
+    assert '<a href="sub/other.html#two-words">the other</a>' in page
+    assert '<a href="#tables">that section</a>' in page
+    assert '<a href="https://example.org/x">a site</a>' in page
+    assert "a file and a picture." in page
+    assert "<script>" not in page
+    assert "<mrow>" in page
+    levels = [int(tag[1]) for tag in Links(page).tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels == [1, 2, 2, 2]
+    assert "../guide-one.html" in (tmp_path / "out/guides/sub/other.html").read_text()
+    index = Links((tmp_path / "out/index.html").read_text())
+    names = ("guide-one", "sub/other", "plug")
+    assert {f"guides/{name}.html" for name in names} <= set(index.links)
+    html5lib = pytest.importorskip("html5lib")
+    for path in (tmp_path / "out/guides").rglob("*.html"):
+        html5lib.HTMLParser(strict=True).parse(path.read_text())
+
+
+def test_guides_that_cannot_be_read_or_share_a_page_are_refused(tmp_path):
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        build_reference(tmp_path / "out", guides=[tmp_path / "none.md"])
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.md").write_text("# X\n")
+    with pytest.raises(FileFormatError, match="another file has the page guides/x"):
+        build_reference(tmp_path / "out", guides=[tmp_path / "a", tmp_path / "b"])
+    assert not (tmp_path / "out").exists()
+
+
+def with_bundle(monkeypatch, folder):
+    """Stands in for what `make builder` makes, or for its absence."""
+    folder.mkdir()
+    for name in builder.FILES:
+        (folder / "builder_dist").mkdir(exist_ok=True)
+        (folder / "builder_dist" / name).write_text(f"of {name}")
+    monkeypatch.setattr(builder, "files", lambda _: folder)
+
+
+def test_the_builder_page_carries_schemas_presets_and_groups(site, tmp_path, monkeypatch):
+    with_bundle(monkeypatch, tmp_path / "bundle")
+    build_reference(tmp_path / "out", learnables=["probe"])
+    page = (tmp_path / "out/builder.html").read_text()
+    assert Links(page).loads == ["link", "builder/builder.js", "script", "script"]
+    for name in builder.FILES:
+        assert (tmp_path / "out/builder" / name).read_text() == f"of {name}"
+    data = json.loads(re.search(r'id="builder-data">(.*?)</script>', page, re.DOTALL)[1])
+    assert data["schema"] == rlreg.json_schema("run")
+    (probe,) = data["learnables"]
+    assert probe["name"] == "probe"
+    assert [item["id"] for item in probe["presets"]] == ["probe/one", "probe/two"]
+    assert probe["groups"][0] == {"title": "Odd ones", "fields": ["pattern"]}
+    pytest.importorskip("html5lib").HTMLParser(strict=True).parse(page)
+
+
+def test_without_its_script_the_builder_page_says_how_to_make_it(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(builder, "files", lambda _: tmp_path / "nothing")
+    build_reference(tmp_path / "out")
+    page = (tmp_path / "out/builder.html").read_text()
+    assert Links(page).loads == []
+    assert "<code>make builder docs</code>" in page
+    assert not (tmp_path / "out/builder").exists()
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -28,9 +28,9 @@ set_option = click.option(
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option(
     "--schema",
-    default="schemas/run.schema.json",
-    show_default=True,
-    help="Schema for editor completion, from the folder of the file.",
+    metavar="PATH",
+    help="Schema for editor completion, from the folder of FILE; by default "
+    "schemas/run.schema.json of this folder, which is made if it is not there.",
 )
 @json_option
 def init(
@@ -40,7 +40,7 @@ def init(
     overrides: tuple[str, ...],
     output: Path | None,
     force: bool,
-    schema: str,
+    schema: str | None,
     as_json: bool,
 ) -> None:
     """Write a run file in which every field is explained, to FILE or to stdout."""
@@ -49,21 +49,44 @@ def init(
 
     if output is not None and output.suffix not in (".yaml", ".yml"):
         raise FileFormatError(f"{output}: the file must end in .yaml or .yml")
-    text = commented_yaml(load_run(name, preset=preset, overrides=overrides), schema=schema)
+    run = load_run(name, preset=preset, overrides=overrides)
+    text = commented_yaml(run, schema=schema or _schema_reference(output))
     if output is not None:
         _write(output, text, force=force)
-        folder = output.parent / schema
-        if not folder.exists():
-            note(
-                "for completion in your editor: rlreg schema export --installed "
-                f"{(output.parent / schema).parent}"
-            )
+        if schema is None:
+            _provide_schema(output)
     if as_json:
         echo_json({"file": None if output is None else str(output), "text": text})
     elif output is None:
         click.echo(text, nl=False)
     else:
         click.echo(f"{output}: written; train it with: rlreg train {output}")
+
+
+def _schema_reference(output: Path | None) -> str:
+    """Returns the way from the folder of a run file to the schema that its editor shall use."""
+    from rlreg.cli.editors import RUN_SCHEMA
+
+    if output is None:
+        return RUN_SCHEMA
+    return Path(os.path.relpath(_schema_file(output), output.parent)).as_posix()
+
+
+def _schema_file(output: Path) -> Path:
+    """A project has one, in the folder where the command runs, or else beside the file."""
+    from rlreg.cli.editors import RUN_SCHEMA
+
+    is_inside = output.resolve().is_relative_to(Path.cwd().resolve())
+    return (Path() if is_inside else output.parent) / RUN_SCHEMA
+
+
+def _provide_schema(output: Path) -> None:
+    from rlreg.cli.editors import write_run_schema
+
+    path = _schema_file(output)
+    if not path.exists():
+        write_run_schema(path)
+        note(f"{path}: written, for completion in your editor; renew it with rlreg schema install")
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:

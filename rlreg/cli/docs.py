@@ -17,15 +17,26 @@ def docs() -> None:
 @docs.command()
 @click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
 @click.option("--learnable", "learnables", multiple=True, metavar="ID", help="Only this learnable.")
+@click.option(
+    "--guide",
+    "guides",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Add a Markdown file, or those of a folder, as pages.",
+)
 @json_option
-def build(directory: Path, learnables: tuple[str, ...], *, as_json: bool) -> None:
+def build(
+    directory: Path, learnables: tuple[str, ...], guides: tuple[Path, ...], *, as_json: bool
+) -> None:
     """Write the reference to DIR, as Markdown and as HTML that works offline.
 
+    Its page builder.html makes configs in the browser, from the same schemas.
     A folder that holds something else is left alone.
     """
     from rlreg.reference.build import build_reference
 
-    written = build_reference(directory, learnables=list(learnables) or None)
+    written = build_reference(directory, learnables=list(learnables) or None, guides=guides)
     if as_json:
         echo_json({"directory": str(directory), "files": [str(path) for path in written]})
     else:

@@ -1,9 +1,8 @@
-"""``rlreg schema``: print, export and compare JSON Schemas."""
+"""``rlreg schema``: print, export and compare JSON Schemas, and make editors use them."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,11 @@ import click
 from rlreg.cli.output import echo_json, json_option, note
 
 SUFFIX = ".schema.json"
+flavour_option = click.option(
+    "--flavour",
+    type=click.Choice(["standard", "editor"]),
+    help="standard: draft 2020-12; editor: the same for YAML language servers (draft-07).",
+)
 
 
 class SchemaGroup(click.Group):
@@ -26,9 +30,9 @@ class SchemaGroup(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=SchemaGroup, subcommand_metavar="ID | export DIR | diff OLD NEW")
+@click.group(cls=SchemaGroup, subcommand_metavar="ID | export DIR | diff OLD NEW | install [DIR]")
 def schema() -> None:
-    """Print the JSON Schema of a learnable (or of run), export schemas, or compare two."""
+    """Print the JSON Schema of a learnable (or of run), export, compare or install schemas."""
 
 
 @schema.command("print", hidden=True)
@@ -40,13 +44,15 @@ def schema() -> None:
     show_default=True,
     help="Close unions over everything installed, or over rlreg and the learnable's distribution.",
 )
+@flavour_option
 @json_option
-def print_schema(name: str, *, scope: Any, as_json: bool) -> None:
-    """Print the JSON Schema (draft 2020-12) of a learnable, or of run."""
+def print_schema(name: str, *, scope: Any, flavour: Any, as_json: bool) -> None:
+    """Print the JSON Schema of a learnable, or of run."""
     del as_json  # a schema is JSON already
     from rlreg.schema import dump_schema, json_schema
 
-    click.echo(dump_schema(json_schema(name, scope=scope)), nl=False)
+    schema = json_schema(name, scope=scope, flavour=flavour or "standard")
+    click.echo(dump_schema(schema), nl=False)
 
 
 # --- export -------------------------------------------------------------------------------------
@@ -57,6 +63,7 @@ def print_schema(name: str, *, scope: Any, as_json: bool) -> None:
 @click.option("--check", is_flag=True, help="Write nothing; exit with 3 if a file differs.")
 @click.option("--installed", is_flag=True, help="Every installed learnable, over all members.")
 @click.option("--learnable", "learnables", multiple=True, metavar="ID", help="Add this learnable.")
+@flavour_option
 @json_option
 @click.pass_context
 def export(
@@ -66,14 +73,18 @@ def export(
     check: bool,
     installed: bool,
     learnables: tuple[str, ...],
+    flavour: str | None,
     as_json: bool,
 ) -> None:
     """Write NAME.schema.json for learnables, and run.schema.json, into DIR.
 
     Renews the files that DIR has, for schemas that are committed: their unions close over rlreg and
-    the learnables' own distributions, so that they do not depend on what else is installed.
+    the learnables' own distributions, so that they do not depend on what else is installed. What
+    `rlreg schema install` wrote, for everything installed, stays so; so does the flavour.
     """
-    wanted = _texts(directory, learnables, installed=installed)
+    from rlreg.cli.editors import replace_text
+
+    wanted = _texts(directory, learnables, installed=installed, flavour=flavour)
     differing = [name for name, text in wanted.items() if _read(directory / name) != text]
     if check:
         if as_json:
@@ -83,9 +94,8 @@ def export(
                 f"{directory / name}: not what the code gives; run rlreg schema export {directory}"
             )
         ctx.exit(3 if differing else 0)
-    directory.mkdir(parents=True, exist_ok=True)
     for name in differing:
-        _replace(directory / name, wanted[name])
+        replace_text(directory / name, wanted[name])
     if as_json:
         unchanged = [name for name in wanted if name not in differing]
         echo_json({"directory": str(directory), "written": differing, "unchanged": unchanged})
@@ -93,27 +103,34 @@ def export(
         click.echo(f"{directory}: {len(differing)} written, {len(wanted)} in all")
 
 
-def _texts(directory: Path, learnables: Sequence[str], *, installed: bool) -> dict[str, str]:
+def _texts(
+    directory: Path, learnables: Sequence[str], *, installed: bool, flavour: str | None
+) -> dict[str, str]:
     """Returns the text of each schema file by its name."""
+    from rlreg.cli.editors import read_schema
     from rlreg.registry import records, reference, resolve
     from rlreg.schema import dump_schema, json_schema
+    from rlreg.schema_editor import is_editor_schema
 
+    known = read_schema(directory / f"run{SUFFIX}") or {}
+    kept: Any = flavour or ("editor" if is_editor_schema(known) else "standard")
     if installed:
         found = records("learnable")
     else:
         present = sorted(path.name.removesuffix(SUFFIX) for path in directory.glob(f"*{SUFFIX}"))
         names = dict.fromkeys([*present, *learnables])
         found = [resolve("learnable", name.replace("--", "/")) for name in names if name != "run"]
-    scope: Any = "all" if installed else "own"
+    is_open = installed or ":all" in str(known.get("$id", ""))
+    scope: Any = "all" if is_open else "own"
     texts = {
         f"{reference(item.cls).replace('/', '--')}{SUFFIX}": dump_schema(
-            json_schema(item.id, scope=scope)
+            json_schema(item.id, scope=scope, flavour=kept)
         )
         for item in found
     }
     owners = {item.distribution for item in found}
-    texts[f"run{SUFFIX}"] = dump_schema(json_schema("run", scope=scope, distributions=owners))
-    return texts
+    run = json_schema("run", scope=scope, distributions=owners, flavour=kept)
+    return {**texts, f"run{SUFFIX}": dump_schema(run)}
 
 
 def _read(path: Path) -> str | None:
@@ -123,10 +140,64 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+# --- install ------------------------------------------------------------------------------------
+
+
+@schema.command()
+@click.argument(
+    "directory", type=click.Path(path_type=Path, file_okay=False), default=".", metavar="[DIR]"
+)
+@click.option(
+    "--files",
+    "globs",
+    multiple=True,
+    default=("run.yaml", "*.run.yaml"),
+    metavar="GLOB",
+    show_default=True,
+    help="Which files are run files; repeatable.",
+)
+@click.option("--vscode/--no-vscode", default=True, help="Register it in .vscode/settings.json.")
+@click.option(
+    "--pre-commit/--no-pre-commit",
+    default=True,
+    help="Add a check-jsonschema hook to .pre-commit-config.yaml.",
+)
+@json_option
+def install(
+    directory: Path, *, globs: tuple[str, ...], vscode: bool, pre_commit: bool, as_json: bool
+) -> None:
+    """Make VS Code and pre-commit check the run files of the project in DIR (default: here).
+
+    Writes schemas/run.schema.json for everything installed. Settings that are there stay as they
+    are, comments included; where that cannot be done nothing is written.
+    """
+    from rlreg.cli import editors
+
+    texts = {}
+    faces = (
+        (vscode, ".vscode/settings.json", editors.vscode_settings, f"./{editors.RUN_SCHEMA}"),
+        (pre_commit, ".pre-commit-config.yaml", editors.precommit_config, editors.RUN_SCHEMA),
+    )
+    for is_wanted, name, edit, reference in faces:
+        if is_wanted:
+            path = directory / name
+            before = editors.read_text(path)
+            after = edit(before, str(path), reference, globs)
+            texts[path] = after if after != before else None
+    written = []
+    if editors.write_run_schema(directory / editors.RUN_SCHEMA):
+        written.append(directory / editors.RUN_SCHEMA)
+    for path, text in texts.items():
+        if text is not None:
+            editors.replace_text(path, text)
+            written.append(path)
+    if as_json:
+        echo_json({"directory": str(directory), "written": [str(path) for path in written]})
+    else:
+        for path in written:
+            click.echo(f"{path}: written")
+        if not written:
+            click.echo("all is there already")
 
 
 # --- diff ---------------------------------------------------------------------------------------

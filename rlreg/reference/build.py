@@ -6,11 +6,14 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlreg import __version__
 from rlreg.errors import FileFormatError
 from rlreg.reference import html, markdown
+from rlreg.reference.builder import builder_files
+from rlreg.reference.guides import read_guides
 from rlreg.reference.pages import pages
 from rlreg.reference.record import collect_reference
 
@@ -18,22 +21,29 @@ MARKER = ".rlreg-reference.json"
 """Lists what a build wrote, so that the next one replaces that and nothing else."""
 
 
-def build_reference(directory: str | Path, *, learnables: list[str] | None = None) -> list[Path]:
+def build_reference(
+    directory: str | Path,
+    *,
+    learnables: list[str] | None = None,
+    guides: Sequence[str | Path] = (),
+) -> list[Path]:
     """Writes the reference of everything installed as Markdown and HTML.
 
     Args:
         directory: Where it goes; replaced as a whole if an earlier build wrote it.
         learnables: Which learnables get a page; all of them by default.
+        guides: Markdown files, or folders of them, that become pages of the site.
 
     Returns:
         The files, sorted.
 
     Raises:
         UnknownNameError: If one of ``learnables`` is not installed.
-        FileFormatError: If the folder holds something else, or cannot be written.
+        FileFormatError: If the folder holds something else or cannot be written, or a guide cannot
+            be read.
     """
     target = Path(directory)
-    texts = _texts(learnables)
+    texts = _texts(learnables, guides)
     _refuse_foreign(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -55,11 +65,12 @@ def build_reference(directory: str | Path, *, learnables: list[str] | None = Non
     return sorted(target / name for name in texts)
 
 
-def _texts(learnables: list[str] | None) -> dict[str, str]:
+def _texts(learnables: list[str] | None, guides: Sequence[str | Path]) -> dict[str, str]:
     faces = {".md": (markdown, markdown.environment()), ".html": (html, html.environment())}
-    texts: dict[str, str] = {}
-    for page in pages(collect_reference(learnables)):
-        for suffix, (face, templates) in faces.items():
+    texts: dict[str, str] = builder_files()
+    for page in pages(collect_reference(learnables), read_guides(guides)):
+        for suffix in page.faces:
+            face, templates = faces[suffix]
             name = page.path + suffix
             assert name not in texts, name
             texts[name] = face.render(templates, page)
@@ -91,7 +102,7 @@ def _write(directory: Path, texts: dict[str, str]) -> None:
     directory.mkdir()
     for name, text in texts.items():
         path = directory / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="\n")
     marker = {"rlreg": __version__, "files": sorted(texts)}
     (directory / MARKER).write_text(json.dumps(marker, indent=1) + os.linesep, encoding="utf-8")

@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from rlreg import __version__
-from rlreg.reference.markdown import CODE
-from rlreg.reference.pages import Page, kind_path, path_of
+from rlreg.reference.equations import mathml
+from rlreg.reference.guides import guide_html
+from rlreg.reference.pages import Page, kind_path, path_of, slug
+from rlreg.reference.prose import CODE, blocks, paper_link
 from rlreg.yaml_text import flow
 
 
 def inline(text: str) -> Markup:
-    """Escapes prose and sets its `code` as such."""
+    """Escapes prose and sets its `code` and equations as such."""
     result, end = Markup(), 0
     for match in CODE.finditer(text):
         result += escape(text[end : match.start()])
-        result += Markup("<code>{}</code>").format(match["code"])
+        if match["role"] == "math":
+            result += mathml(match["code"])
+        else:
+            result += Markup("<code>{}</code>").format(match["code"])
         end = match.end()
     return result + escape(text[end:])
 
 
 def prose(text: str) -> Markup:
-    """Renders a docstring: paragraphs, and indented blocks as they stand."""
+    """Renders a docstring: paragraphs, indented blocks as they stand, and equations."""
     return Markup("\n").join(_blocks(text))
 
 
 def _blocks(text: str) -> Iterator[Markup]:
-    for block in re.split(r"\n\s*\n", text):
-        if not block.strip():
-            continue
-        lines = block.splitlines()
-        if all(line.startswith("    ") for line in lines):
-            yield Markup("<pre><code>{}</code></pre>").format("\n".join(line[4:] for line in lines))
+    for block in blocks(text):
+        if block.kind == "math":
+            equation = mathml(block.text, "block")
+            yield Markup('<div class="scroll equation" tabindex="0">{}</div>').format(equation)
+        elif block.kind == "code":
+            yield Markup('<pre tabindex="0"><code>{}</code></pre>').format(block.text)
         else:
-            body = re.sub(r"::\s*\Z", ":", "\n".join(line.strip() for line in lines))
-            yield Markup("<p>{}</p>").format(inline(body))
+            lines = [line.strip() for line in block.text.splitlines()]
+            yield Markup("<p>{}</p>").format(inline("\n".join(lines)))
 
 
 def environment() -> Environment:
@@ -50,8 +54,9 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    result.filters |= {"inline": inline, "prose": prose, "value": flow}
+    result.filters |= {"inline": inline, "prose": prose, "value": flow, "guide": guide_html}
     result.globals |= {"path_of": path_of, "kind_path": kind_path, "version": __version__}
+    result.globals |= {"paper_link": paper_link, "slug": slug}
     return result
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rlreg import __version__
 from rlreg.reference.pages import Page, kind_path, path_of
+from rlreg.reference.prose import CODE, Block, blocks, paper_link
 from rlreg.yaml_text import flow
 
-CODE = re.compile(r"(?::[a-z]+:)?(?P<ticks>`+)(?P<code>.+?)(?P=ticks)", re.DOTALL)
 _SPECIAL = re.compile(r"([\\*_<>\[\]|#])")
 
 
@@ -18,7 +19,9 @@ def inline(text: str) -> str:
     """Escapes prose, so that only its `code` has a meaning in Markdown."""
     result, end = "", 0
     for match in CODE.finditer(text):
-        result += _SPECIAL.sub(r"\\\1", text[end : match.start()]) + code(match["code"])
+        result += _SPECIAL.sub(r"\\\1", text[end : match.start()])
+        # The form that GitHub sets as an equation.
+        result += f"$`{match['code']}`$" if match["role"] == "math" else code(match["code"])
         end = match.end()
     return result + _SPECIAL.sub(r"\\\1", text[end:])
 
@@ -33,12 +36,16 @@ def code(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Renders a docstring: indented blocks stay code, the rest is escaped."""
-    lines = [
-        line if line.startswith("    ") else inline(re.sub(r"::\s*\Z", ":", line))
-        for line in text.splitlines()
-    ]
-    return "\n".join(lines)
+    """Renders a docstring: indented blocks stay code, equations are fenced, the rest is escaped."""
+    return "\n\n".join(map(_block, blocks(text)))
+
+
+def _block(block: Block) -> str:
+    if block.kind == "math":
+        return f"```math\n{block.text}\n```"
+    if block.kind == "code":
+        return textwrap.indent(block.text, "    ")
+    return inline(block.text)
 
 
 def environment() -> Environment:
@@ -53,6 +60,7 @@ def environment() -> Environment:
     )
     result.filters |= {"inline": inline, "code": code, "prose": prose, "value": flow}
     result.globals |= {"path_of": path_of, "kind_path": kind_path, "version": __version__}
+    result.globals |= {"paper_link": paper_link}
     return result
 
 

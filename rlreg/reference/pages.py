@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlreg.reference.builder import builder_context
 from rlreg.reference.examples import Example, component_examples, learnable_examples
+from rlreg.reference.guides import Guide
 from rlreg.reference.record import ClassRecord, KindRecord, Reference
 from rlreg.yaml_text import flow
 
@@ -17,15 +20,17 @@ class Page:
 
     Attributes:
         path: Name without suffix, from the root of the reference, e.g. ``learnables/iql``.
-        template: ``index``, ``config``, ``kind`` or ``run``.
+        template: ``index``, ``config``, ``kind``, ``run``, ``guide`` or ``builder``.
         title: Heading.
         context: What the template needs.
+        faces: Suffixes of the files it becomes.
     """
 
     path: str
     template: str
     title: str
     context: dict[str, Any]
+    faces: tuple[str, ...] = (".md", ".html")
 
     @property
     def to_root(self) -> str:
@@ -35,10 +40,10 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class PresetTable:
-    """The presets of a learnable side by side: a row for each setting."""
+    """The presets of a learnable side by side: a row for each setting, its default first."""
 
     presets: tuple[Any, ...]
-    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    rows: tuple[tuple[str, str, tuple[str, ...]], ...]
 
 
 def path_of(record: ClassRecord) -> str:
@@ -55,9 +60,10 @@ def kind_path(kind: str) -> str:
     return "index" if kind == "learnable" else f"kinds/{kind}"
 
 
-def pages(reference: Reference) -> Iterator[Page]:
+def pages(reference: Reference, guides: Sequence[Guide] = ()) -> Iterator[Page]:
     """Yields every page of a reference."""
-    yield Page("index", "index", "Config reference", {"reference": reference})
+    first = {"reference": reference, "guides": guides}
+    yield Page("index", "index", "Config reference", first)
     for record in reference.learnables:
         context = {
             "record": record,
@@ -71,6 +77,9 @@ def pages(reference: Reference) -> Iterator[Page]:
         for record in kind.members:
             yield _component_page(record, kind)
     yield Page("run", "run", "Run file", {"record": reference.run, "sections": reference.sections})
+    for guide in guides:
+        yield Page(guide.path, "guide", guide.title, {"guide": guide}, (".html",))
+    yield Page("builder", "builder", "Config builder", builder_context(reference), (".html",))
 
 
 def _component_page(record: ClassRecord, kind: KindRecord) -> Page:
@@ -93,8 +102,21 @@ def _preset_table(record: ClassRecord) -> PresetTable | None:
     rows = tuple(
         (
             name,
+            _default_of(record, name),
             tuple(flow(p.settings[name]) if name in p.settings else "" for p in presets),
         )
         for name in names
     )
     return PresetTable(presets, rows)
+
+
+def _default_of(record: ClassRecord, setting: str) -> str:
+    """Returns the default of what a preset sets; of the run's settings the run page has it."""
+    scope, _, name = setting.partition(".")
+    field = next((item for item in record.fields if item.name == name), None)
+    return flow(field.default) if scope == "learnable" and field is not None else ""
+
+
+def slug(text: str) -> str:
+    """Returns text as part of an id."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -17,6 +17,9 @@ from rlreg import registry
 from rlreg.blocking import normalize
 from rlreg.config import KINDS, LearnableConfig, Preset
 from rlreg.open_union import OpenUnion
+from rlreg.reference.groups import group_fields
+from rlreg.reference.history import Change, history_of
+from rlreg.reference.prose import take_paper
 from rlreg.reference.shapes import shape_of
 from rlreg.run_config import RunConfig
 from rlreg.schema import json_schema
@@ -69,6 +72,9 @@ class ClassRecord:
         version: The provider's version.
         fields: Every field but the tag.
         presets: Presets of a learnable.
+        paper: What its docstring cites on a line that starts with ``Paper:``.
+        schema_version: The version of a learnable's schema.
+        history: What each version of the schema changed, newest first.
     """
 
     cls: type[BaseModel]
@@ -84,6 +90,16 @@ class ClassRecord:
     version: str
     fields: tuple[FieldRecord, ...]
     presets: tuple[registry.PresetRecord, ...] = ()
+    paper: str = ""
+    schema_version: int = 1
+    history: tuple[Change, ...] = ()
+
+    @property
+    def groups(self) -> dict[str, tuple[FieldRecord, ...]]:
+        """The fields by the name of their group; components and parts of a run have one."""
+        if self.kind != "learnable":
+            return {"": self.fields} if self.fields else {}
+        return group_fields(self.cls, self.fields)
 
     @property
     def provenance(self) -> str:
@@ -105,6 +121,7 @@ class ClassRecord:
             "kind": self.kind,
             "summary": self.summary,
             "details": self.details,
+            "paper": self.paper,
             "regime": self.regime,
             "distribution": self.distribution,
             "version": self.version,
@@ -143,6 +160,7 @@ def preset_as_json(preset: Preset) -> dict[str, Any]:
 def record_of(cls: type[BaseModel]) -> ClassRecord:
     """Describes a registered class, or a part of the run file."""
     summary, details = _docstring(cls)
+    paper, details = take_paper(details)
     fields = _fields(cls)
     if not issubclass(cls, OpenUnion):
         return ClassRecord(
@@ -166,7 +184,15 @@ def record_of(cls: type[BaseModel]) -> ClassRecord:
         version=known.version,
         fields=fields,
         presets=tuple(presets),
+        paper=paper,
+        schema_version=_schema_version(cls),
+        history=history_of(getattr(cls, "migrations", ())),
     )
+
+
+def _schema_version(cls: type[BaseModel]) -> int:
+    info = cls.model_fields.get("schema_version")
+    return int(info.default) if info is not None else 1
 
 
 def _qualified_slug(known: registry.Record) -> str:
