@@ -114,37 +114,43 @@ def train(
     rlreg resume goes on from it.
     """
     from rlreg.files import load_run
-    from rlreg.runtime.train import train as train_run
 
     flags = {
         ("dataset",): ("--dataset", dataset),
         ("train", "n_steps"): ("--steps", steps),
         ("seed",): ("--seed", seed),
-        ("device",): ("--device", _device(device)),
+        ("device",): ("--device", device_value(device)),
     }
     all_overrides = [*overrides, *_flag_overrides(flags)]
     if env is not None:
         regime = load_run(source, preset=preset, overrides=all_overrides).learnable.regime
         path = ("env",) if regime == "online" else ("evaluation", "env")
         all_overrides += _flag_overrides({path: ("--env", env)})
+    run = load_run(source, preset=preset, overrides=all_overrides)
     stop = SignalFlag()
     with stop.installed(), plain_warnings():
-        result = train_run(
-            load_run(source, preset=preset, overrides=all_overrides),
-            out=out,
-            seeds=seeds,
-            should_stop=stop,
-        )
+        # Only now: what is wrong with the settings is said before torch is imported.
+        from rlreg.runtime.train import train as train_run
+
+        result = train_run(run, out=out, seeds=seeds, should_stop=stop)
     return _end(result, stop, as_json)
 
 
-def _device(text: str | None) -> str | int | list[str] | None:
-    """Reads an index as a number, and ``a,b`` as a list of fallbacks."""
+def device_value(text: str | None) -> str | int | list[str] | None:
+    """Reads an index as a number, and ``a,b`` as a list of fallbacks.
+
+    Raises:
+        DeviceError: If it does not follow the grammar.
+    """
+    from rlreg.device import DeviceSpec
+
     if text is None:
         return None
+    value: str | int | list[str] = int(text) if text.isdecimal() else text
     if "," in text:
-        return [part.strip() for part in text.split(",")]
-    return int(text) if text.isdecimal() else text
+        value = [part.strip() for part in text.split(",")]
+    DeviceSpec.parse(value)
+    return value
 
 
 def _flag_overrides(flags: dict[Any, tuple[str, Any]]) -> list[Any]:
@@ -275,7 +281,7 @@ def evaluate(
     path, run = _checkpoint_of(source)
     settings = run.evaluation if run is not None else EvaluationSettings()
     with plain_warnings():
-        learnable = load(path, device=_device(device))
+        learnable = load(path, device=device_value(device))
     place, references = _place_of(env, run, source)
     result = evaluate_policy(
         learnable,

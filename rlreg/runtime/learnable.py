@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rlreg.config import DeviceLike
     from rlreg.runtime.data import TransitionDataset
     from rlreg.runtime.evaluation import Evaluation
+    from rlreg.runtime.export import Exported, Format, Kind
 
 COMPILE_MODES = ("auto", "on", "off")
 
@@ -153,6 +154,19 @@ class Learnable:
     def action_value(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Values ``[B]`` of flat, scaled observations and actions. Optional for the author."""
         raise NotImplementedError(f"{self.config.get_type()!r} estimates no action values")
+
+    def action_distribution(self, observations: Tensor) -> Mapping[str, Tensor]:
+        """Returns what the policy draws actions from, for export. Optional for the author.
+
+        Args:
+            observations: Flat and scaled, ``[B, *O]``.
+
+        Returns:
+            ``mean`` and ``std`` ``[B, A]`` of scaled continuous actions, before any clipping; or
+            ``logits`` ``[B, K]`` of categories, ``logits_0``, ``logits_1``, ... where an action has
+            several.
+        """
+        raise NotImplementedError(f"{self.config.get_type()!r} states no distribution of actions")
 
     def extra_state(self) -> Mapping[str, Any]:
         """Returns what changes in training besides networks, scalers and optimizers.
@@ -419,6 +433,17 @@ class Learnable:
         from rlreg.runtime.evaluation import evaluate
 
         return evaluate(self.predict, env, n_episodes=n_episodes, seed=seed)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        format: Format = "onnx",  # noqa: A002 - the name everybody gives it
+        kind: Kind = "action",
+    ) -> Exported:
+        """Writes the policy for deployment, checked; see `rlreg.runtime.export`."""
+        from rlreg.runtime.export import export
+
+        return export(self, path, format=format, kind=kind)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns everything that changes in training, as nested dicts of tensors and numbers."""

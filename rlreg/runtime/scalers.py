@@ -68,6 +68,10 @@ class Scaler(nn.Module):
         """Undoes :meth:`transform`."""
         return values
 
+    def inverse_distance(self, distances: Tensor) -> Tensor:
+        """Undoes the scaling of a distance, e.g. of a standard deviation; nothing is clipped."""
+        return distances
+
     def forward(self, values: Tensor) -> Tensor:
         """The same as :meth:`transform`."""
         return self.transform(values)
@@ -254,6 +258,11 @@ class MinMaxScaler(_ColumnScaler):
         low, high = (bound.to(original) for bound in self._bounds)
         return torch.minimum(torch.maximum(original, low), high)
 
+    def inverse_distance(self, distances: Tensor) -> Tensor:
+        """Maps a distance in [-1, 1] to one in the range."""
+        self.require_fitted()
+        return distances * 0.5 * (self.maximum - self.minimum)
+
 
 class StandardScaler(_ColumnScaler):
     """Subtracts the mean of each component and divides by its deviation plus ``eps``.
@@ -297,6 +306,11 @@ class StandardScaler(_ColumnScaler):
         """Undoes :meth:`transform`."""
         self.require_fitted()
         return values * (self.std + self.eps) + self.mean
+
+    def inverse_distance(self, distances: Tensor) -> Tensor:
+        """Multiplies by the deviation plus ``eps``."""
+        self.require_fitted()
+        return distances * (self.std + self.eps)
 
 
 def _inner_bounds(space: spaces.Box) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

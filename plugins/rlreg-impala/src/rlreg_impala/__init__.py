@@ -1,0 +1,1 @@
+"""The impala plugin of rlreg; `plugin` has the hooks, nothing is imported here."""

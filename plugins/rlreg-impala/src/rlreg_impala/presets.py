@@ -1,0 +1,157 @@
+"""Sets of settings that only make sense together.
+
+Sum or mean, rate, optimizer, clipping and batch depend on each other: with summed losses a clip of
+40 and an eps of 0.01 matter, with means the same clip never fires. So they move as a set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlreg import Preset
+
+_TANH_64 = {"type": "vector", "hidden_units": [64, 64], "activation": "tanh"}
+_PAPER: Mapping[str, Any] = {
+    "learnable.n_rollout_steps": 20,
+    "learnable.actors_batch_size": 32,
+    "learnable.gamma": 0.99,
+    "learnable.lr": 6e-4,
+    "learnable.lr_scheduler_factory": {"type": "linear"},
+    "learnable.optim_factory": {"type": "rmsprop_tf", "eps": 0.01, "alpha": 0.99},
+    "learnable.reduction": "sum",
+    "learnable.max_grad_norm": 40.0,
+    "learnable.entropy_coef": 0.01,
+    "learnable.value_loss_coef": 0.5,
+    "learnable.reward_clipping": "abs_one",
+    "learnable.critic_encoder_factory": None,
+}
+
+PRESETS: tuple[Preset, ...] = (
+    Preset(
+        "impala/small",
+        "Small problems with vector observations: many updates of 128 transitions (the defaults).",
+        "ours, measured: CartPole-v1 reaches 450 within 150k transitions on 19 of 20 seeds",
+        {
+            "learnable.n_rollout_steps": 16,
+            "learnable.actors_batch_size": 1,
+            "learnable.lr": 3e-3,
+            "learnable.lr_scheduler_factory": {"type": "linear"},
+            "learnable.optim_factory": {"type": "adam"},
+            "learnable.max_grad_norm": 5.0,
+            "learnable.entropy_coef": 0.01,
+            "learnable.value_loss_coef": 0.5,
+            "learnable.gamma": 0.99,
+            "learnable.reduction": "mean",
+            "learnable.reward_clipping": "none",
+            "learnable.actor_encoder_factory": _TANH_64,
+            "learnable.critic_encoder_factory": _TANH_64,
+        },
+    ),
+    Preset(
+        "impala/throughput",
+        "The most transitions a second on one machine: long fragments, large batches.",
+        "ours, measured: past 32 environments to an actor, inference costs less than stepping",
+        {
+            "learnable.n_rollout_steps": 32,
+            "learnable.actors_batch_size": 1,
+            "learnable.lr": 3e-3,
+            "learnable.max_grad_norm": 5.0,
+            "learnable.entropy_coef": 0.01,
+            "learnable.actor_encoder_factory": _TANH_64,
+            "learnable.critic_encoder_factory": _TANH_64,
+            "engine.type": "process",
+            "engine.num_actors": 1,
+            "engine.num_envs": 64,
+            "engine.queue_out_of_sync_factor": 2.0,
+        },
+    ),
+    Preset(
+        "impala/atari",
+        "Atari through ale-py: the paper's rates with its deep network, for one machine.",
+        "IMPALA paper, appendix G (Atari); actors and environments ours",
+        {
+            **_PAPER,
+            "learnable.actors_batch_size": 2,
+            "learnable.actor_encoder_factory": {"type": "impala_resnet"},
+            "engine.type": "process",
+            "engine.num_actors": 2,
+            "engine.num_envs": 16,
+        },
+    ),
+    Preset(
+        "impala/paper",
+        "The Atari settings of the paper: one environment to an actor, 32 fragments to a batch.",
+        "IMPALA paper, appendix G (Atari)",
+        {
+            **_PAPER,
+            "learnable.actor_encoder_factory": {"type": "impala_resnet"},
+            "engine.type": "process",
+            "engine.num_actors": 32,
+            "engine.num_envs": 1,
+        },
+    ),
+    Preset(
+        "impala/maze",
+        "The settings Maze ships, for a comparison with it.",
+        "Maze, conf/algorithm/impala.yaml (latest)",
+        {
+            "learnable.n_rollout_steps": 100,
+            "learnable.actors_batch_size": 8,
+            "learnable.gamma": 0.98,
+            "learnable.lr": 5e-4,
+            "learnable.lr_scheduler_factory": None,
+            "learnable.optim_factory": {"type": "adam"},
+            "learnable.max_grad_norm": 0.0,
+            "learnable.entropy_coef": 0.01,
+            "learnable.value_loss_coef": 0.5,
+            "learnable.reduction": "mean",
+            "learnable.reward_clipping": "none",
+            "train.epoch_length": 25,
+            "train.patience": 15,
+            "evaluation.n_episodes": 8,
+            "engine.type": "process",
+            "engine.num_actors": 8,
+            "engine.num_envs": 1,
+            "engine.queue_out_of_sync_factor": 1.0,
+        },
+    ),
+    Preset(
+        "impala/minatar",
+        "MinAtar's symbolic 10x10 grids: a small convolution, unclipped rewards.",
+        "network: Young and Tian 2019 (MinAtar); the rest ours",
+        {
+            "learnable.n_rollout_steps": 20,
+            "learnable.actors_batch_size": 1,
+            "learnable.gamma": 0.99,
+            "learnable.lr": 1e-3,
+            "learnable.lr_scheduler_factory": {"type": "linear"},
+            "learnable.optim_factory": {"type": "adam"},
+            "learnable.max_grad_norm": 5.0,
+            "learnable.entropy_coef": 0.01,
+            "learnable.reduction": "mean",
+            "learnable.actor_encoder_factory": {"type": "minatar_conv"},
+            "learnable.critic_encoder_factory": None,
+            "engine.type": "process",
+            "engine.num_envs": 32,
+        },
+    ),
+    Preset(
+        "impala/continuous",
+        "Continuous actions: normalised observations, short fragments, rewards scaled down.",
+        "ours, measured: Pendulum-v1 goes from -1200 to -680 and -135 within 300k transitions",
+        {
+            "learnable.n_rollout_steps": 8,
+            "learnable.actors_batch_size": 1,
+            "learnable.gamma": 0.9,
+            "learnable.lr": 3e-3,
+            "learnable.max_grad_norm": 0.5,
+            "learnable.entropy_coef": 0.0,
+            "learnable.vtrace_lambda": 0.9,
+            "learnable.reward_scale": 0.1,
+            "learnable.observation_normalization": "running",
+            "engine.type": "process",
+            "engine.num_envs": 8,
+        },
+    ),
+)

@@ -1,0 +1,92 @@
+"""The best model so far, and how long ago that was."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor, nn
+
+from rlreg.errors import ConfigError
+from rlreg.runtime import archive
+
+
+class BestModelSelection:
+    """Keeps a copy of the model whose evaluation was best.
+
+    Of equal results the later model is kept, but only a better one counts as an improvement. NaN is
+    worse than everything.
+
+    Args:
+        dump_file: Where the best weights are written, as safetensors; ``None`` for nowhere.
+        model: The model that is evaluated; the trainer sets its own if none is given.
+
+    Attributes:
+        best_reward: Best result so far; -inf before the first.
+        last_improvement: Evaluations since then.
+    """
+
+    def __init__(
+        self, dump_file: str | os.PathLike[str] | None = None, model: nn.Module | None = None
+    ) -> None:
+        self.dump_file = None if dump_file is None else Path(dump_file)
+        self.model = model
+        self.best_reward = -math.inf
+        self.last_improvement = 0
+        self.best_weights: dict[str, Tensor] | None = None
+
+    def update(self, reward: float) -> bool:
+        """Takes the result of an evaluation of the model as it is now.
+
+        Returns:
+            Whether it is better than all before.
+        """
+        is_better = reward > self.best_reward or (
+            self.best_weights is None and not math.isnan(reward)
+        )
+        if is_better or reward == self.best_reward:
+            self.best_reward = reward
+            self._keep()
+        self.last_improvement = 0 if is_better else self.last_improvement + 1
+        return is_better
+
+    def reset_to_best(self) -> None:
+        """Gives the model its best weights back.
+
+        Raises:
+            ConfigError: If no evaluation has been taken yet.
+        """
+        if self.best_weights is None or self.model is None:
+            raise ConfigError("there is no best model: no evaluation has been taken yet")
+        self.model.load_state_dict(self.best_weights)
+
+    def _keep(self) -> None:
+        if self.model is None:
+            return
+        # state_dict() gives the tensors in use: without copies, the best would train on.
+        held = self.model.state_dict().items()
+        self.best_weights = {name: tensor.detach().cpu().clone() for name, tensor in held}
+        if self.dump_file is not None:
+            with archive.replacing(self.dump_file) as file:
+                file.write(safetensors.torch.save(self.best_weights))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the best weights and the counters."""
+        return {
+            "best_reward": self.best_reward,
+            "last_improvement": self.last_improvement,
+            "best_weights": self.best_weights,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restores what :meth:`state_dict` gave."""
+        weights = state_dict["best_weights"]
+        self.best_reward = float(state_dict["best_reward"])
+        self.last_improvement = int(state_dict["last_improvement"])
+        self.best_weights = (
+            None if weights is None else {name: part.clone() for name, part in weights.items()}
+        )

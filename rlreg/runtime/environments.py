@@ -1,0 +1,172 @@
+"""Environments from what a run file can say: an id, or also arguments, wrappers, registration."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from rlreg.errors import EnvironmentSpecError, did_you_mean
+from rlreg.open_union import validate
+from rlreg.run_config import EnvironmentSettings, WrapperSettings
+
+Env: TypeAlias = "gymnasium.Env[Any, Any]"
+Factory: TypeAlias = Callable[[], Env]
+EnvLike: TypeAlias = "str | EnvironmentSettings | Mapping[str, Any] | EnvSpec | Factory | Env"
+
+# Ids that a package registers: prefix, module to import (`:function` to call), what to install.
+_PACKAGES: tuple[tuple[str, str, str], ...] = (
+    ("PointMaze_", "gymnasium_robotics", "'rlreg[pointmaze]'"),
+    ("AntMaze_", "gymnasium_robotics", "gymnasium-robotics"),
+    ("Adroit", "gymnasium_robotics", "gymnasium-robotics"),
+    ("FrankaKitchen", "gymnasium_robotics", "gymnasium-robotics"),
+    ("Fetch", "gymnasium_robotics", "gymnasium-robotics"),
+    ("HandManipulate", "gymnasium_robotics", "gymnasium-robotics"),
+    ("HandReach", "gymnasium_robotics", "gymnasium-robotics"),
+    ("ALE/", "ale_py", "ale-py"),
+    ("MinAtar/", "minatar.gym:register_envs", "minatar"),
+    ("MiniGrid-", "minigrid", "minigrid"),
+    ("BabyAI-", "minigrid", "minigrid"),
+    ("dm_control/", "shimmy", "'shimmy[dm-control]'"),
+)
+
+
+def make_env(settings: EnvLike) -> Env:
+    """Makes one environment.
+
+    Args:
+        settings: Id (``Pendulum-v1``, ``module:Id``), settings or their mapping, spec, or factory;
+            an environment is returned as it is.
+
+    Raises:
+        EnvironmentSpecError: If it cannot be made; with the nearest ids, or what to install.
+    """
+    if isinstance(settings, gymnasium.Env):
+        return settings
+    return env_factory(settings)()
+
+
+def env_factory(settings: EnvLike) -> Factory:
+    """Returns what makes any number of copies of an environment.
+
+    Raises:
+        EnvironmentSpecError: If ``settings`` is an environment, or nothing that can be made.
+    """
+    if isinstance(settings, str):
+        settings = EnvironmentSettings(id=settings)
+    if isinstance(settings, Mapping):
+        settings = validate(EnvironmentSettings, settings)
+    if isinstance(settings, EnvironmentSettings):
+        chosen = settings
+        return lambda: _make(chosen)
+    if isinstance(settings, EnvSpec):
+        spec = settings
+        return lambda: _make_from_spec(spec)
+    if isinstance(settings, gymnasium.Env) or not callable(settings):
+        raise EnvironmentSpecError(
+            f"cannot make copies of {settings!r}; expected an id, settings or a factory"
+        )
+    return settings
+
+
+def env_name(settings: EnvLike | None) -> str:
+    """Names an environment for messages."""
+    if isinstance(settings, gymnasium.Env):
+        settings = settings.spec
+    if isinstance(settings, EnvironmentSettings | EnvSpec):
+        return str(settings.id)
+    if isinstance(settings, Mapping):
+        return str(settings.get("id"))
+    return settings if isinstance(settings, str) else getattr(settings, "__name__", "environment")
+
+
+def _make(settings: EnvironmentSettings) -> Env:
+    if settings.register_with is not None:
+        _import_object(settings.register_with, "register")()
+    _register_known(settings.id)
+    env = _gymnasium_make(settings.id, settings.kwargs)
+    for wrapper in settings.wrappers:
+        env = _wrap(env, wrapper)
+    return env
+
+
+def _make_from_spec(spec: EnvSpec) -> Env:
+    _register_known(spec.id)
+    return _gymnasium_make(spec, {})
+
+
+def _gymnasium_make(env_id: str | EnvSpec, kwargs: Mapping[str, Any]) -> Env:
+    name = env_name(env_id)
+    try:
+        return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.NamespaceNotFound) as error:
+        raise _unknown(name, error) from error
+    except (gymnasium.error.Error, ImportError) as error:
+        raise EnvironmentSpecError(f"environment {name!r} cannot be made: {error}") from error
+    except Exception as error:
+        given = f" with {dict(kwargs)}" if kwargs else ""
+        raise EnvironmentSpecError(
+            f"environment {name!r} cannot be made{given}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _unknown(name: str, error: Exception) -> EnvironmentSpecError:
+    for prefix, module, package in _PACKAGES:
+        if name.startswith(prefix) and _imported(module) is None:
+            package_name = module.partition(":")[0].partition(".")[0]
+            return EnvironmentSpecError(
+                f"environment {name!r} comes with {package_name}, which is not installed: "
+                f"pip install {package}"
+            )
+    hint = did_you_mean(name, gymnasium.registry)
+    return EnvironmentSpecError(f"unknown environment {name!r}; {hint or error}")
+
+
+def _register_known(env_id: str) -> None:
+    if env_id in gymnasium.registry or ":" in env_id:
+        return
+    for prefix, module, _ in _PACKAGES:
+        found = _imported(module) if env_id.startswith(prefix) else None
+        function = module.partition(":")[2]
+        if found is not None and function:
+            getattr(found, function)()
+        elif found is not None:
+            gymnasium.register_envs(found)
+
+
+def _imported(path: str) -> ModuleType | None:
+    """Imports a module of the table, or returns ``None`` if it is not installed."""
+    try:
+        return importlib.import_module(path.partition(":")[0])
+    except ImportError:
+        return None
+
+
+def _wrap(env: Env, settings: WrapperSettings) -> Env:
+    wrapper = _import_object(settings.id, "wrapper")
+    try:
+        wrapped: Env = wrapper(env, **settings.kwargs)
+    except Exception as error:
+        raise EnvironmentSpecError(
+            f"wrapper {settings.id!r} with {settings.kwargs}: {type(error).__name__}: {error}"
+        ) from error
+    return wrapped
+
+
+def _import_object(path: str, what: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise EnvironmentSpecError(f"{what} {path!r}: expected `module:name`")
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise EnvironmentSpecError(f"{what} {path!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise EnvironmentSpecError(f"{what} {path!r} is not callable")
+    return found

@@ -1,0 +1,204 @@
+"""Which code a run or a checkpoint was made with: distribution, version and schema of every id.
+
+The lock makes "it does not load" say what is missing, "it gives other numbers" what has changed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from rlreg import __version__, registry
+from rlreg.errors import CheckpointError, RlregError, format_path
+from rlreg.open_union import OpenUnion
+from rlreg.schema import json_schema, schema_hash
+
+Path = tuple[str | int, ...]
+
+
+class VersionWarning(UserWarning):
+    """A file was made with another version of something than the one installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockEntry:
+    """One id that a config uses.
+
+    Attributes:
+        path: Where in the config, e.g. ``("actor_encoder_factory",)``; empty for the root.
+        kind: ``learnable``, ``encoder``, ...
+        id: The qualified name, e.g. ``rlreg-iql/iql``.
+        version: Version of the distribution; empty for what was registered by call.
+        schema: SHA-256 of the own schema.
+    """
+
+    path: Path
+    kind: str
+    id: str
+    version: str
+    schema: str
+
+    @property
+    def distribution(self) -> str:
+        """The distribution that provides the id."""
+        return self.id.rpartition("/")[0]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it was registered by call, so that no distribution has it."""
+        return self.distribution == registry.LOCAL
+
+
+def lock_of(config: BaseModel) -> list[LockEntry]:
+    """Lists every learnable and component that a config uses."""
+    return [_entry(path, item) for path, item in _members(config, ())]
+
+
+def _members(value: Any, path: Path) -> Iterator[tuple[Path, OpenUnion]]:
+    if isinstance(value, OpenUnion):
+        yield path, value
+    if isinstance(value, BaseModel):
+        for name, field in type(value).model_fields.items():
+            yield from _members(getattr(value, name), (*path, field.alias or name))
+    elif isinstance(value, tuple | list):
+        for index, item in enumerate(value):
+            yield from _members(item, (*path, index))
+
+
+def _entry(path: Path, item: OpenUnion) -> LockEntry:
+    record = registry.provenance(type(item))
+    schema = _own_hash(type(item), registry.generation())
+    return LockEntry(path, record.kind, record.id, record.version, schema)
+
+
+@functools.lru_cache(maxsize=512)
+def _own_hash(cls: type[OpenUnion], _generation: int) -> str:
+    return schema_hash(json_schema(cls, scope="own"))
+
+
+# --- as JSON ------------------------------------------------------------------------------------
+
+
+def lock_to_json(entries: Iterable[LockEntry]) -> dict[str, Any]:
+    """Gives a lock as values for JSON."""
+    return {
+        "rlreg": __version__,
+        "ids": [{**asdict(entry), "path": list(entry.path)} for entry in entries],
+    }
+
+
+def lock_from_json(data: Mapping[str, Any]) -> list[LockEntry]:
+    """Reads what :func:`lock_to_json` gave.
+
+    Raises:
+        CheckpointError: If it is something else.
+    """
+    ids = data.get("ids")
+    if not isinstance(ids, list):
+        raise CheckpointError("the lock lists no ids")
+    return [_entry_from_json(item) for item in ids]
+
+
+def _entry_from_json(item: Any) -> LockEntry:
+    names = ("kind", "id", "version", "schema")
+    if not isinstance(item, dict) or not all(isinstance(item.get(name), str) for name in names):
+        raise CheckpointError(f"the lock has an entry without {', '.join(names)}")
+    path = item.get("path")
+    if not isinstance(path, list) or not all(isinstance(part, str | int) for part in path):
+        raise CheckpointError("the lock has an entry without a path")
+    return LockEntry(tuple(path), item["kind"], item["id"], item["version"], item["schema"])
+
+
+# --- comparing with what is installed -----------------------------------------------------------
+
+
+def require_installed(entries: Iterable[LockEntry]) -> None:
+    """Raises unless every id of a lock can be used here.
+
+    Raises:
+        CheckpointError: With distribution, version and the command that installs it.
+    """
+    missing: dict[str, str] = {}
+    for entry in entries:
+        try:
+            registry.resolve(entry.kind, _reference(entry))
+        except RlregError as error:
+            missing.setdefault(entry.distribution, _how_to_get(entry, error))
+    if missing:
+        raise CheckpointError("; ".join(missing.values()))
+
+
+def installed(entries: Iterable[LockEntry]) -> list[LockEntry]:
+    """Returns the entries with the versions that are installed; schemas stay as they were."""
+    found = []
+    for entry in entries:
+        record = registry.resolve(entry.kind, _reference(entry))
+        found.append(replace(entry, id=record.id, version=record.version))
+    return found
+
+
+def _reference(entry: LockEntry) -> str:
+    # What was registered by call may since have moved into a distribution.
+    return entry.id.rpartition("/")[2] if entry.is_local else entry.id
+
+
+def _how_to_get(entry: LockEntry, error: RlregError) -> str:
+    what = f"needs the {entry.kind.replace('_', ' ')} {entry.id.rpartition('/')[2]!r}"
+    if entry.is_local:
+        return f"{what}, which a program registered by call: import that module first"
+    known = [p for p in registry.list_plugins() if p.distribution == entry.distribution]
+    if known and known[0].status != "ok":
+        plugin = known[0]
+        return (
+            f"{what} of {entry.distribution} {entry.version}, and that plugin is {plugin.status}: "
+            f"{plugin.error}; {plugin.remedy}"
+        )
+    if known or entry.distribution == "rlreg":
+        return f"{what} of {entry.distribution} {entry.version}, which this version lacks: {error}"
+    return (
+        f"{what} of {entry.distribution} {entry.version}, which is not installed: "
+        f"pip install '{entry.distribution}=={entry.version}'"
+    )
+
+
+def qualify(config: dict[str, Any], entries: Iterable[LockEntry]) -> dict[str, Any]:
+    """Returns a config in which every tag names its distribution.
+
+    A bare tag may mean another distribution's class here than where the file was written.
+    """
+    result: dict[str, Any] = _copy(config)
+    for entry in entries:
+        node: Any = result
+        for part in entry.path:
+            is_item = isinstance(node, list) and isinstance(part, int) and 0 <= part < len(node)
+            node = node[part] if is_item else node.get(part) if isinstance(node, dict) else None
+        if isinstance(node, dict) and not entry.is_local:
+            node["type"] = entry.id
+    return result
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def differences(then: Iterable[LockEntry], now: Iterable[LockEntry]) -> list[str]:
+    """Says, one sentence each, what is not as it was."""
+    current = {entry.path: entry for entry in now}
+    found: dict[str, None] = {}
+    for old in then:
+        new = current.get(old.path)
+        if new is None or (new.id, new.version, new.schema) == (old.id, old.version, old.schema):
+            continue
+        was = f"{old.distribution} {old.version}".rstrip()
+        if (new.distribution, new.version) != (old.distribution, old.version):
+            found[f"made with {was}, here is {new.distribution} {new.version}".rstrip()] = None
+        if new.schema != old.schema:
+            where = format_path(old.path) or old.kind
+            found[f"the settings of {new.id} ({where}) have changed since"] = None
+    return list(found)
