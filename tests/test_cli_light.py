@@ -683,7 +683,7 @@ def test_migrate_says_that_there_is_nothing_to_do(call):
     Path("a.yaml").write_text("type: probe\n")
     code, out, _ = call("migrate", "a.yaml")
     assert code == 0
-    assert "schema version 1 of probe, the latest" in out
+    assert "is of the latest schema version; nothing to do" in out
 
 
 def test_docs_build_writes_the_reference(call):
