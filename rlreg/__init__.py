@@ -32,8 +32,10 @@ __all__ = [
     "RlregError",
     "RolloutEngineFactory",
     "RunConfig",
+    "Search",
     "TransitionDataset",
     "__version__",
+    "config_hash",
     "create",
     "get_config_class",
     "hookimpl",
@@ -72,6 +74,7 @@ _HOMES = {
     "rlreg.errors": "ConfigError RlregError",
     "rlreg.files": "load_config",
     "rlreg.hooks": "hookimpl",
+    "rlreg.identity": "config_hash",
     "rlreg.plugins": "PLUGIN_API",
     "rlreg.registry": (
         "list_components list_learnables list_plugins list_presets rediscover register_component "
@@ -79,6 +82,7 @@ _HOMES = {
     ),
     "rlreg.run_config": "RunConfig",
     "rlreg.schema": "json_schema",
+    "rlreg.search": "Search",
     "rlreg.runtime.checkpoint": "load",
     "rlreg.runtime.data": "TransitionDataset load_dataset",
     "rlreg.runtime.learnable": "Learnable",
@@ -115,6 +119,7 @@ if TYPE_CHECKING:
     from rlreg.errors import RlregError as RlregError
     from rlreg.files import load_config as load_config
     from rlreg.hooks import hookimpl as hookimpl
+    from rlreg.identity import config_hash as config_hash
     from rlreg.plugins import PLUGIN_API as PLUGIN_API
     from rlreg.registry import list_components as list_components
     from rlreg.registry import list_learnables as list_learnables
@@ -133,6 +138,7 @@ if TYPE_CHECKING:
     from rlreg.runtime.train import resume as resume
     from rlreg.runtime.train import train as train
     from rlreg.schema import json_schema as json_schema
+    from rlreg.search import Search as Search
 
 
 def __getattr__(name: str) -> Any:

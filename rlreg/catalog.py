@@ -7,11 +7,17 @@ imported; one without is loaded by itself, as discovery would.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from rlreg import registry
 from rlreg.blocking import BlockList, normalize
+from rlreg.errors import RegistrationError
 from rlreg.manifest import Manifest, read_manifest
 from rlreg.plugins import Contribution, PluginInfo, find_entry_points, load_plugin
 from rlreg.registry import ComponentInfo, LearnableInfo, summary_of
+
+if TYPE_CHECKING:
+    from rlreg.open_union import OpenUnion
 
 
 @dataclass(slots=True)
@@ -34,12 +40,36 @@ def read_catalog() -> Catalog:
         if manifest is not None:
             _add_manifest(catalog, info, manifest)
         else:
-            _add_contribution(catalog, load_plugin(info, block_list))
+            _add_contribution(catalog, _load_alone(info, block_list))
     catalog.plugins.sort(key=lambda info: (normalize(info.distribution), info.entry_point))
     catalog.learnables.sort(key=lambda info: (info.name, normalize(info.distribution)))
     catalog.components.sort(key=lambda info: (info.kind, info.name, info.distribution))
     catalog.presets.sort()
     return catalog
+
+
+def _load_alone(info: PluginInfo, block_list: BlockList) -> Contribution:
+    """Loads a plugin, and the others only if its defaults need one of them."""
+    with registry.without_discovery():
+        contribution = load_plugin(info, block_list)
+        if not any(_leans_on_others(cls) for cls in contribution.members):
+            return contribution
+    settled = next(
+        plugin
+        for plugin in registry.list_plugins()
+        if (plugin.distribution, plugin.entry_point) == (info.distribution, info.entry_point)
+    )
+    return contribution if settled.status == "ok" else Contribution(settled)
+
+
+def _leans_on_others(cls: type[OpenUnion]) -> bool:
+    from rlreg.contract import check_default  # brings in pydantic, which manifests do without
+
+    try:
+        check_default(cls)
+    except RegistrationError:
+        return True
+    return False
 
 
 def _add_manifest(catalog: Catalog, info: PluginInfo, manifest: Manifest) -> None:

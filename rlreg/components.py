@@ -19,6 +19,7 @@ from rlreg.config import (
     RewardScaler,
     make_lr_scheduler_field,
 )
+from rlreg.search import Search
 
 if TYPE_CHECKING:
     from torch import nn
@@ -81,7 +82,11 @@ class VectorEncoder(EncoderFactory):
     """Fully connected layers over a flat observation."""
 
     type: Literal["vector"] = "vector"
-    hidden_units: Annotated[tuple[Width, ...], Field(min_length=1, max_length=64)] = Field(
+    hidden_units: Annotated[
+        tuple[Width, ...],
+        Field(min_length=1, max_length=64),
+        Search(choices=((64, 64), (256, 256), (256, 256, 256), (512, 512))),
+    ] = Field(
         (256, 256),
         description="Width of each layer. Default: d3rlpy and the IQL paper, [256, 256].",
     )
@@ -223,7 +228,9 @@ class SGD(_OptimizerWithExtras):
     """Stochastic gradient descent."""
 
     type: Literal["sgd"] = "sgd"
-    momentum: float = Field(0.0, ge=0, le=1, description="Momentum. Default: d3rlpy, 0.")
+    momentum: Annotated[float, Search(0.0, 0.99)] = Field(
+        0.0, ge=0, le=1, description="Momentum. Default: d3rlpy, 0."
+    )
     dampening: float = Field(
         0.0, ge=0, le=1, description="Dampening of momentum. Default: d3rlpy, 0."
     )
@@ -247,7 +254,9 @@ class AdamW(_OptimizerWithExtras):
     type: Literal["adam_w"] = "adam_w"
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="Decay rates. Default: Adam paper.")
     eps: float = Field(1e-8, gt=0, le=1, description="Added outside the root. Default: Adam paper.")
-    weight_decay: float = Field(0.0, ge=0, le=1e3, description="Weight decay. Default: d3rlpy, 0.")
+    weight_decay: Annotated[float, Search(1e-6, 1e-2, log=True)] = Field(
+        0.0, ge=0, le=1e3, description="Weight decay. Default: d3rlpy, 0."
+    )
     amsgrad: bool = Field(False, description="The AMSGrad variant. Default: d3rlpy, false.")
 
 

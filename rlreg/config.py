@@ -235,6 +235,13 @@ class LearnableConfig(OpenUnion):
     migrations: ClassVar[tuple[Migration, ...]] = ()
     """How files of older schema versions become this one's; see `rlreg.migrations`."""
 
+    importers: ClassVar[Mapping[str, str]] = {}
+    """Which libraries' models it reads: name to ``module:function``, called ``(path, device)``.
+
+    The function runs nothing in the file, and returns the learnable, or its config where the file
+    has no weights; it raises ``ConfigError`` for models of other algorithms.
+    """
+
     schema_version: int = Field(
         default=1, ge=1, le=1_000_000, description="Version of this config's schema."
     )

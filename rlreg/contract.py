@@ -19,15 +19,22 @@ from pydantic.fields import FieldInfo
 from rlreg.config import RUN_WORDS, TAG, ComponentConfig, LearnableConfig
 from rlreg.errors import RegistrationError
 from rlreg.migrations import check_chain
-from rlreg.open_union import OpenUnion
+from rlreg.open_union import LOOK_UP, OpenUnion
 from rlreg.problems import problems_of
+from rlreg.search import Search, check_searches
 from rlreg.strictness import StrictModel
 
 REGIMES = ("offline", "online")
 
 
-def check_member(cls: Any) -> type[OpenUnion]:
+def check_member(cls: Any, *, is_alone: bool = True) -> type[OpenUnion]:
     """Checks that a class keeps the contract before it is registered.
+
+    Args:
+        cls: The class.
+        is_alone: Whether no other class is about to be registered with it. During discovery a
+            default may name a component that is not there yet; :func:`check_default` finds it
+            missing afterwards.
 
     Returns:
         The class, for use as its kind's member.
@@ -56,7 +63,8 @@ def check_member(cls: Any) -> type[OpenUnion]:
     if issubclass(cls, LearnableConfig):
         _check_learnable(cls)
     check_fields(cls, OpenUnion, ComponentConfig)
-    _check_default(cls)
+    check_default(cls, is_final=is_alone)
+    check_searches(cls, _names_a_kind)
     return cls
 
 
@@ -86,12 +94,34 @@ def _check_learnable(cls: type[LearnableConfig]) -> None:
         raise RegistrationError(f"{name}.{reserved}: this name belongs to the run file")
 
 
-def _check_default(cls: type[OpenUnion]) -> None:
+def check_default(cls: type[OpenUnion], *, is_final: bool = True) -> None:
+    """Checks that a class can be made without settings.
+
+    Args:
+        cls: The class.
+        is_final: Whether a name that is not registered is a fault.
+
+    Raises:
+        RegistrationError: With the first field whose default is not valid.
+    """
     try:
         typing.cast("typing.Any", cls)()
     except ValidationError as error:
+        if not is_final and all(item["type"] == LOOK_UP for item in error.errors()):
+            return
         first = problems_of(error, cls, {})[0]
         raise RegistrationError(f"{cls.__name__}: its defaults are not valid: {first}") from error
+
+
+def takes_components(cls: type[OpenUnion]) -> bool:
+    """Whether a class has a field for a component."""
+    return any(_names_a_kind(info.annotation) for info in cls.model_fields.values())
+
+
+def _names_a_kind(annotation: Any) -> bool:
+    if isinstance(annotation, type) and issubclass(annotation, ComponentConfig):
+        return True
+    return any(_names_a_kind(item) for item in typing.get_args(annotation))
 
 
 _CONSTRAINTS = (
@@ -169,6 +199,8 @@ def _constraints(metadata: typing.Iterable[Any], where: str) -> Iterator[Any]:
             yield from item
         elif isinstance(item, _CONSTRAINTS):
             yield item
+        elif isinstance(item, Search):
+            continue  # where a sweep looks; says nothing about what is valid
         elif set(getattr(item, "__dict__", {"?": 0})) <= {"pattern"}:
             yield item  # pydantic keeps Field(pattern=) in a private metadata class
         else:

@@ -40,6 +40,10 @@ class RlregError(Exception):
     exit_code: ClassVar[int] = 2
 
 
+class VersionWarning(UserWarning):
+    """A file was made with another version of something than the one installed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong with a config.

@@ -6,6 +6,7 @@ origins) and `rlreg.yaml_text` (canonical and commented YAML).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,15 @@ from typing import Any
 from rlreg import registry
 from rlreg.config import LearnableConfig
 from rlreg.documents import SUFFIXES, Document, is_file_reference, read_document
-from rlreg.errors import ConfigError, Problem, UnknownNameError, did_you_mean
+from rlreg.errors import (
+    ConfigError,
+    Problem,
+    RlregError,
+    UnknownNameError,
+    VersionWarning,
+    did_you_mean,
+)
+from rlreg.migrations import migrate
 from rlreg.open_union import validate
 from rlreg.overrides import Origin, Override, Settings, apply_overrides, parse_override, plain
 from rlreg.run_config import RunConfig
@@ -103,6 +112,8 @@ def collect(
     """
     document = _document_of(source, accept_id=as_run)
     _require_root(document)
+    if _is_record(source):
+        _bring_up(document)
     if as_run and "learnable" not in document.data:
         document = _in_run(document)
     settings = Settings(document.path)
@@ -125,7 +136,7 @@ def settle_settings(settings: Settings) -> LearnableConfig | RunConfig:
     Raises:
         ConfigError: With everything that is wrong, each at its place.
     """
-    _refuse_newer(settings)
+    _refuse_other_versions(settings)
     problems: list[Problem] = []
     config: LearnableConfig | RunConfig | None = None
     try:
@@ -152,6 +163,33 @@ def _document_of(source: Source, *, accept_id: bool) -> Document:
             raise
         return Document("", {"type": registry.reference(record.cls)})
     return read_document(source)
+
+
+def _is_record(source: Source) -> bool:
+    """Whether rlreg itself wrote it, in full: a checkpoint or a run folder."""
+    if not isinstance(source, str | Path):
+        return False
+    return str(source).endswith(".rlreg") or Path(source).is_dir()
+
+
+def _bring_up(document: Document) -> None:
+    """Migrates the record of an older schema version, with the report as a warning.
+
+    A file that somebody wrote is left to `rlreg migrate`, which edits it where they see it.
+    """
+    learnable = document.data.get("learnable", document.data)
+    tag = learnable.get("type") if isinstance(learnable, dict) else None
+    if not isinstance(tag, str):
+        return
+    try:
+        cls = registry.resolve("learnable", tag).cls
+    except RlregError:
+        return  # which validation says at its place
+    version = learnable.get("schema_version")
+    if not isinstance(version, int) or version >= cls.model_fields["schema_version"].default:
+        return
+    report = migrate(cls, learnable)
+    warnings.warn(f"{document.path}: migrated {'; '.join(report)}", VersionWarning, stacklevel=4)
 
 
 def _require_root(document: Document) -> None:
@@ -187,15 +225,24 @@ def _add_preset(settings: Settings, preset: str) -> None:
     settings.add_preset(record.preset)
 
 
-def _refuse_newer(settings: Settings) -> None:
-    """Says that a config was written by a later version, instead of listing its unknown keys."""
+def _remedy(path: str, distribution: str, *, is_newer: bool) -> str:
+    if is_newer:
+        return f"upgrade it: pip install --upgrade {distribution}" if distribution else ""
+    return f"bring it up to date: rlreg migrate {path}" if path else ""
+
+
+def _refuse_other_versions(settings: Settings) -> None:
+    """Says that a config was written for another version, instead of listing its unknown keys."""
     cls = settings.learnable_class()
     if cls is None:
         return
     given = settings.learnable.get("schema_version")
     current = cls.model_fields["schema_version"].default
-    if isinstance(given, bool) or not isinstance(given, int | float) or not given > current:
+    if isinstance(given, bool) or not isinstance(given, int | float) or given == current:
         return
+    is_newer = given > current
+    if not is_newer and given not in {migration.from_version for migration in cls.migrations}:
+        return  # no version that there ever was: validation says what is expected
     record = registry.provenance(cls)
     is_local = record.distribution == registry.LOCAL
     source = (
@@ -206,6 +253,6 @@ def _refuse_newer(settings: Settings) -> None:
         (*prefix, "schema_version"),
         f"written for schema version {given} of {cls.get_type()}; this is version {current} from "
         f"{source}",
-        hint="" if is_local else f"upgrade it: pip install --upgrade {record.distribution}",
+        hint=_remedy(settings.name, "" if is_local else record.distribution, is_newer=is_newer),
     )
     raise ConfigError([settings.locate(problem)[1]])

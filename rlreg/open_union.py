@@ -23,6 +23,9 @@ from rlreg.strictness import StrictModel, find_model_fields, tighten
 MAX_DEPTH = 32
 """How deep components may nest: deeper documents are refused instead of exhausting the stack."""
 
+LOOK_UP = "look_up"
+"""Type of the error about a name that is not registered, or means several things."""
+
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("rlreg_depth", default=0)
 
 
@@ -34,7 +37,7 @@ def _abstract_message(cls: type[OpenUnion]) -> str:
 
 
 def _fault(error: RlregError) -> PydanticCustomError:
-    return PydanticCustomError("look_up", "{message}", {"message": str(error)})
+    return PydanticCustomError(LOOK_UP, "{message}", {"message": str(error)})
 
 
 def _at_tag(error: RlregError, tag: Any) -> ValidationError:

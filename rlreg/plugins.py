@@ -9,10 +9,12 @@ gives every plugin a plugin manager of its own and checks what comes back.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlreg.blocking import BlockList, normalize
@@ -48,6 +50,8 @@ class PluginInfo:
         remedy: What the user can do about it.
         traceback: The plugin's own traceback, for its author.
         location: Folder that holds the distribution's metadata.
+        file: The module that the entry point names; empty if it is not found, or not looked for.
+        hooks: The hooks it implements; empty while it is not imported.
     """
 
     distribution: str
@@ -59,6 +63,8 @@ class PluginInfo:
     remedy: str = ""
     traceback: str = ""
     location: str = ""
+    file: str = ""
+    hooks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +158,39 @@ def load_plugin(info: PluginInfo, block_list: BlockList) -> Contribution:
         return Contribution(replace(info, status="blocked", error=reason, remedy=remedy))
     _loading.name = f"{info.distribution}:{info.entry_point}"
     _loading.offences = []
+    info = replace(info, file=module_file(info))
     try:
-        members, presets = _contributions(_load_object(info))
+        manager = _manager_of(_load_object(info))
+        members, presets = _contributions(manager)
         if _loading.offences:
             raise RegistrationError(_loading.offences[0])
-        return Contribution(info, members, presets)
+        hooks = tuple(name for name in HOOK_NAMES if getattr(manager.hook, name).get_hookimpls())
+        return Contribution(replace(info, hooks=hooks), members, presets)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - SystemExit included: a plugin fails alone
-        return Contribution(_broken(info, error))
+        return Contribution(as_broken(info, error))
     finally:
         _loading.name = ""
+
+
+def module_file(info: PluginInfo) -> str:
+    """Returns the file of the module that an entry point names, importing nothing."""
+    top, *rest = info.value.partition("[")[0].partition(":")[0].strip().split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError, AttributeError):
+        return ""
+    if spec is None:
+        return ""
+    if not rest:
+        return spec.origin or ""
+    for folder in spec.submodule_search_locations or ():
+        place = Path(folder, *rest)
+        for path in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+            if path.is_file():
+                return str(path)
+    return ""
 
 
 def _load_object(info: PluginInfo) -> Any:
@@ -187,17 +215,24 @@ def _load_object(info: PluginInfo) -> Any:
     return plugin
 
 
-def _contributions(plugin: Any) -> tuple[tuple[type[OpenUnion], ...], tuple[Preset, ...]]:
+def _manager_of(plugin: Any) -> pluggy.PluginManager:
     import pluggy
 
-    from rlreg.config import ComponentConfig, LearnableConfig, Preset
-    from rlreg.contract import check_member
     from rlreg.hooks import Hooks
 
     manager = pluggy.PluginManager("rlreg")
     manager.add_hookspecs(Hooks)
     manager.register(plugin)
     _refuse_unknown_hooks(manager)
+    return manager
+
+
+def _contributions(
+    manager: pluggy.PluginManager,
+) -> tuple[tuple[type[OpenUnion], ...], tuple[Preset, ...]]:
+    from rlreg.config import ComponentConfig, LearnableConfig, Preset
+    from rlreg.contract import check_member
+
     members: list[type[OpenUnion]] = []
     for hook, wanted in (
         ("rlreg_learnables", LearnableConfig),
@@ -208,7 +243,7 @@ def _contributions(plugin: Any) -> tuple[tuple[type[OpenUnion], ...], tuple[Pres
                 raise RegistrationError(
                     f"{hook} must give subclasses of {wanted.__name__}, got {cls!r}"
                 )
-            members.append(check_member(cls))
+            members.append(check_member(cls, is_alone=False))
     presets = []
     for preset in _call(manager, "rlreg_presets"):
         if not isinstance(preset, Preset):
@@ -246,7 +281,8 @@ def _call(manager: pluggy.PluginManager, hook: str) -> list[Any]:
     return items
 
 
-def _broken(info: PluginInfo, error: BaseException) -> PluginInfo:
+def as_broken(info: PluginInfo, error: BaseException) -> PluginInfo:
+    """Returns a plugin as broken, with cause, remedy and its own traceback."""
     return replace(
         info,
         status="broken",

@@ -8,9 +8,12 @@ tags of its components; any other name claimed twice is ambiguous and must be wr
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import importlib
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rlreg.blocking import normalize
@@ -22,7 +25,7 @@ from rlreg.errors import (
     UnknownNameError,
     did_you_mean,
 )
-from rlreg.plugins import Contribution, PluginInfo, load_plugins, refuse_while_loading
+from rlreg.plugins import PluginInfo, refuse_while_loading
 
 if TYPE_CHECKING:
     from rlreg.config import ComponentConfig, LearnableConfig, Preset
@@ -141,11 +144,26 @@ class Registry:
                 if other.cls is record.cls:
                     return
                 raise DuplicateNameError(
-                    f"{record.kind} {record.id!r} is already registered, by {_where(other.cls)}; "
-                    f"{_where(record.cls)} needs another name"
+                    f"{record.kind} {record.id!r} is already registered, by {where_is(other.cls)}; "
+                    f"{where_is(record.cls)} needs another name"
                 )
             known.append(record)
             known.sort(key=lambda item: normalize(item.distribution))
+            self.generation += 1
+
+    def remove(self, distribution: str, members: Sequence[type], presets: Sequence[Preset]) -> None:
+        """Takes back what a plugin brought."""
+        with self.lock:
+            for many in self.records.values():
+                many[:] = [
+                    record
+                    for record in many
+                    if record.distribution != distribution or record.cls not in members
+                ]
+            for preset in presets:
+                held = self.presets.get(preset.id)
+                if held is not None and held.distribution == distribution:
+                    del self.presets[preset.id]
             self.generation += 1
 
     def all(self, kind: str) -> list[Record]:
@@ -213,66 +231,47 @@ def _listing(kind: str, names: list[str]) -> str:
     return f"there is {', '.join(names)}"
 
 
-def _where(cls: type) -> str:
+def where_is(cls: type) -> str:
+    """Returns the qualified name of a class."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 _registry = Registry()
 
 
+_is_listing: contextvars.ContextVar[bool] = contextvars.ContextVar("rlreg_listing", default=False)
+
+
+@contextlib.contextmanager
+def without_discovery() -> Iterator[None]:
+    """Look-ups inside the block know core, and what is known already; they import no plugin."""
+    from rlreg.discovery import add_core
+
+    if not _registry.is_complete:
+        add_core(_registry)
+    token = _is_listing.set(True)
+    try:
+        yield
+    finally:
+        _is_listing.reset(token)
+
+
 def _ready() -> Registry:
     """Returns the registry after discovery, which runs once and whole."""
+    from rlreg.discovery import discover
+
     registry = _registry
-    if registry.is_complete:
+    if registry.is_complete or _is_listing.get():
         return registry
     with registry.lock:
         if not registry.is_complete:
             registry.is_complete = True  # set first: what discovery imports may look names up
             try:
-                _discover(registry)
+                discover(registry)
             except BaseException:
                 registry.is_complete = False
                 raise
     return registry
-
-
-def _discover(registry: Registry) -> None:
-    from rlreg import __version__
-    from rlreg.components import CORE_COMPONENTS
-
-    for cls in CORE_COMPONENTS:
-        registry.add(Record(cls.kind, cls.get_type(), cls, "rlreg", __version__))
-    registry.plugins = []
-    for contribution in load_plugins():
-        registry.plugins.append(_admit(registry, contribution))
-
-
-def _admit(registry: Registry, contribution: Contribution) -> PluginInfo:
-    """Takes in all of a plugin, or nothing."""
-    info = contribution.info
-    records = [
-        Record(cls.kind, cls.get_type(), cls, info.distribution, info.version)
-        for cls in contribution.members
-    ]
-    try:
-        for record in records:
-            for other in registry.records.get((record.kind, record.name), ()):
-                if other.distribution == record.distribution and other.cls is not record.cls:
-                    raise DuplicateNameError(
-                        f"{record.kind} {record.name!r} is claimed twice in {info.distribution}: "
-                        f"by {_where(other.cls)} and {_where(record.cls)}"
-                    )
-        for record in records:
-            registry.add(record)
-        for preset in contribution.presets:
-            held = registry.presets.setdefault(
-                preset.id, PresetRecord(preset, info.distribution, info.version)
-            )
-            if held.preset != preset:
-                raise DuplicateNameError(f"preset {preset.id!r} is also in {held.distribution}")
-    except DuplicateNameError as error:
-        return replace(info, status="broken", error=str(error), remedy="rename one of the two")
-    return info
 
 
 def rediscover() -> list[PluginInfo]:
@@ -280,6 +279,7 @@ def rediscover() -> list[PluginInfo]:
 
     A module that failed to import is tried again; one that imported is not reloaded.
     """
+    importlib.invalidate_caches()  # finders remember what was not there
     with _registry.lock:
         for key in list(_registry.records):
             kept = [record for record in _registry.records[key] if record.distribution == LOCAL]
@@ -333,7 +333,7 @@ def _register(cls: Any, what: str) -> None:
                 return
             raise DuplicateNameError(
                 f"{record.kind} {record.name!r} is already registered by {other.distribution} "
-                f"({_where(other.cls)}); choose another tag for {_where(cls)}"
+                f"({where_is(other.cls)}); choose another tag for {where_is(cls)}"
             )
         _registry.add(record)
 
@@ -404,7 +404,7 @@ def require_registered(cls: type[OpenUnion]) -> None:
     claims = _ready().records.get((cls.kind, cls.get_type()), ())
     if not any(record.cls is cls for record in claims):
         raise RegistrationError(
-            f"{_where(cls)} is not registered; decorate it with @rlreg.register_"
+            f"{where_is(cls)} is not registered; decorate it with @rlreg.register_"
             f"{'learnable' if cls.kind == 'learnable' else 'component'}"
         )
 

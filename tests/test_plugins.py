@@ -335,3 +335,135 @@ class TestZoo:
         message, first, second = run_python(code, path=[site]).splitlines()
         assert "'case-dup-a/case-dup' or 'case-dup-b/case-dup'" in message
         assert (first, second) == ("0.1 True", "0.2 True")
+
+
+# --- defaults that name a component of somebody else --------------------------------------------
+
+ENCODER = '''
+from typing import Literal
+import rlreg
+
+class PartEncoder(rlreg.EncoderFactory):
+    """A part."""
+    type: Literal["part"] = "part"
+
+@rlreg.hookimpl
+def rlreg_components():
+    return [PartEncoder]
+'''
+
+LEANING = (
+    GOOD.replace('"good"', '"leaning"').replace(
+        '"""Good."""',
+        '"""Leans on a part."""\n'
+        '    encoder_factory: rlreg.EncoderFactory = rlreg.make_encoder_field({"type": "part"})',
+    )
+    + "\n@rlreg.hookimpl\ndef rlreg_presets():\n"
+    "    return [rlreg.Preset('leaning/one', 'One.', 'ours', {'seed': 1})]\n"
+)
+
+
+@pytest.mark.parametrize("part", ["aa-part", "zz-part"])
+def test_default_may_name_a_component_of_any_distribution(part, report, make_plugin):
+    found = report(make_plugin("mid-dist", LEANING), make_plugin(part, ENCODER))
+    assert found["plugins"]["mid-dist"]["status"] == "ok", found["plugins"]["mid-dist"]
+    assert "mid-dist/leaning" in found["names"]
+
+
+def test_default_may_name_a_component_of_its_own_distribution(report, make_plugin):
+    hook = LEANING.partition("@rlreg.hookimpl")[0] + ENCODER.partition("import rlreg")[2]
+    hook += "\n@rlreg.hookimpl\ndef rlreg_learnables():\n    return [GoodConfig]\n"
+    found = report(make_plugin("own-dist", hook))
+    assert found["plugins"]["own-dist"]["status"] == "ok", found["plugins"]["own-dist"]
+
+
+def test_default_that_names_nothing_makes_its_plugin_broken_and_takes_all_of_it_back(
+    run_python, make_plugin
+):
+    code = f"{REPORT}\nprint([p.preset.id for p in rlreg.list_presets('leaning')])"
+    sites = [make_plugin("mid-dist", LEANING), make_plugin("good-dist", GOOD)]
+    first, presets = run_python(code, path=sites).splitlines()
+    found = json.loads(first)
+    bad = found["plugins"]["mid-dist"]
+    assert bad["status"] == "broken"
+    assert "encoder_factory" in bad["error"]
+    assert "'part'" in bad["error"]
+    assert "mid-dist/leaning" not in found["names"]
+    assert "good-dist/good" in found["names"]
+    assert presets == "[]"
+
+
+def test_plugin_that_leans_on_a_withdrawn_one_is_withdrawn_too(report, make_plugin):
+    middle = ENCODER.replace(
+        '"""A part."""',
+        '"""A part."""\n    inner: rlreg.EncoderFactory = rlreg.make_encoder_field({"type": "no"})',
+    )
+    found = report(make_plugin("aa-dist", LEANING), make_plugin("bb-part", middle))
+    assert found["plugins"]["bb-part"]["status"] == "broken"
+    assert "'no'" in found["plugins"]["bb-part"]["error"]
+    assert found["plugins"]["aa-dist"]["status"] == "broken"
+
+
+def test_listing_knows_such_a_plugin_as_broken_too(run_python, make_plugin):
+    code = (
+        "import json\nfrom rlreg.catalog import read_catalog\nfound = read_catalog()\n"
+        "print({p.status for p in found.plugins if p.distribution == 'mid-dist'})"
+    )
+    site = make_plugin("mid-dist", LEANING)
+    assert run_python(code, path=[site]).strip() == "{'broken'}"
+    assert run_python(code, path=[site, make_plugin("part", ENCODER)]).strip() == "{'ok'}"
+
+
+# --- a failure is remembered per discovery ------------------------------------------------------
+
+
+def test_transient_failure_recovers_after_rediscover(run_python, make_plugin, tmp_path):
+    switch = tmp_path / "mounted"
+    source = (
+        f"import pathlib\nif not pathlib.Path({str(switch)!r}).exists():\n"
+        "    raise OSError('not mounted')\n" + GOOD.replace('"good"', '"flaky"')
+    )
+    code = (
+        "import rlreg, pathlib\n"
+        "def status():\n"
+        "    return [p.status for p in rlreg.list_plugins() if p.distribution == 'rlreg-flaky']\n"
+        "print(status())\n"
+        "try:\n    rlreg.make_config('flaky')\n"
+        "except rlreg.RlregError as error:\n    print(error)\n"
+        f"pathlib.Path({str(switch)!r}).touch()\n"
+        "print(status())\n"
+        "rlreg.rediscover()\n"
+        "print(status(), rlreg.make_config('flaky').type)"
+    )
+    out = run_python(code, path=[make_plugin("rlreg-flaky", source)]).splitlines()
+    assert out[0] == "['broken']"
+    assert "not mounted" in out[1]
+    assert out[2] == "['broken']"  # what is known stays until somebody asks again
+    assert out[3] == "['ok'] flaky"
+
+
+def test_module_that_was_missing_is_found_after_rediscover(run_python, make_plugin):
+    site = make_plugin("rlreg-needs", "import later_module\n" + GOOD.replace('"good"', '"needs"'))
+    code = (
+        "import rlreg, pathlib\n"
+        "print([p.status for p in rlreg.list_plugins() if p.distribution == 'rlreg-needs'])\n"
+        f"pathlib.Path({str(site / 'later_module.py')!r}).write_text('')\n"
+        "rlreg.rediscover()\n"
+        "print(rlreg.make_config('needs').type)"
+    )
+    assert run_python(code, path=[site]).splitlines() == ["['broken']", "needs"]
+
+
+def test_file_and_hooks_are_known_and_the_file_of_a_broken_plugin_too(report, make_plugin):
+    site = make_plugin(
+        "ok-dist",
+        LEANING.replace('"leaning"', '"ok1"')
+        .replace('{"type": "part"}', '{"type": "vector"}')
+        .replace("'leaning/one'", "'ok1/one'"),
+    )
+    bad = make_plugin("bad-dist", "import no_such_module_xyz\n")
+    found = report(site, bad)["plugins"]
+    assert found["ok-dist"]["hooks"] == ["rlreg_learnables", "rlreg_presets"]
+    assert found["ok-dist"]["file"] == str(site / "ok_dist_plugin.py")
+    assert found["bad-dist"]["hooks"] == []
+    assert found["bad-dist"]["file"] == str(bad / "bad_dist_plugin.py")

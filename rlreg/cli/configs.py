@@ -179,16 +179,13 @@ def diff(a: str, b: str, *, as_json: bool) -> None:
     Order, comments and values that equal the default make no difference. A run compared with the
     config of a learnable counts by its learnable.
     """
-    left, right = _flat_pair(a, b)
-    missing = object()
-    changes: list[dict[str, Any]] = []
-    for path in [*left, *(path for path in right if path not in left)]:
-        old, new = left.get(path, missing), right.get(path, missing)
-        if old is missing or new is missing or type(old) is not type(new) or old != new:
-            change: dict[str, Any] = {"path": path}
-            change |= {} if old is missing else {"a": old}
-            change |= {} if new is missing else {"b": new}
-            changes.append(change)
+    from rlreg.identity import differences, is_missing
+
+    changes = [
+        {"path": path}
+        | {side: value for side, value in zip("ab", values, strict=True) if not is_missing(value)}
+        for path, values in differences(_load(a), _load(b)).items()
+    ]
     if as_json:
         echo_json({"a": a, "b": b, "equal": not changes, "changes": changes})
         return
@@ -207,23 +204,6 @@ def diff(a: str, b: str, *, as_json: bool) -> None:
     echo_table(("key", a, b), rows)
 
 
-def _flat_pair(a: str, b: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    from rlreg.config import LearnableConfig
-    from rlreg.run_config import RunConfig
-
-    configs = [_load(a), _load(b)]
-    if any(isinstance(config, LearnableConfig) for config in configs):
-        configs = [
-            config.learnable if isinstance(config, RunConfig) else config for config in configs
-        ]
-    from rlreg.overrides import plain
-
-    left, right = ({}, {})  # type: tuple[dict[str, Any], dict[str, Any]]
-    for config, target in zip(configs, (left, right), strict=True):
-        _flatten(plain(config), (), target)
-    return left, right
-
-
 def _load(name: str) -> LearnableConfig | RunConfig:
     from rlreg.creation import make_config
     from rlreg.files import is_file_reference, load_config
@@ -231,19 +211,6 @@ def _load(name: str) -> LearnableConfig | RunConfig:
     if is_file_reference(name) or Path(name).exists():
         return load_config(name)
     return make_config(name)
-
-
-def _flatten(value: Any, path: tuple[str | int, ...], into: dict[str, Any]) -> None:
-    from rlreg.errors import format_path
-
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            _flatten(item, (*path, key), into)
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        for index, item in enumerate(value):
-            _flatten(item, (*path, index), into)
-    else:
-        into[format_path(path)] = value
 
 
 @click.command()

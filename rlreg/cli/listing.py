@@ -22,7 +22,8 @@ def listing(*, components: bool = False) -> dict[str, Any]:
     catalog = read_catalog()
     plugins = [asdict(plugin) for plugin in catalog.plugins]
     for plugin in plugins:
-        del plugin["location"]
+        for key in ("location", "file", "hooks"):  # rlreg doctor has them: a manifest does not
+            del plugin[key]
     found = {
         "rlreg": __version__,
         "plugin_api": PLUGIN_API,

@@ -1,7 +1,8 @@
 """The entry point: finds the command's module, runs it, turns what it raises into an exit code.
 
 Groups: look things up (`listing`, `schemas`, `docs`), config files (`configs`), plugins and health
-(`plugins`), and, where the heavy half is installed, runs (`train`), data (`data`) and `bench`.
+(`plugins`), and, where the heavy half is installed, runs (`train`), files of policies (`export`,
+`imports`), data (`data`) and `bench`.
 ``rlreg --help`` imports none of them, nor pydantic; a command's module is imported when the command
 or its own help is asked for.
 """
@@ -58,6 +59,8 @@ COMMANDS: dict[str, Entry] = {
     "train": Entry("train", "train", "Train a learnable."),
     "resume": Entry("train", "resume", "Go on with an interrupted run."),
     "evaluate": Entry("train", "evaluate", "Evaluate a run or a checkpoint."),
+    "export": Entry("export", "export", "Write a policy as ONNX or torch.export file."),
+    "import": Entry("imports", "import_command", "Convert a model of another library."),
     "data": Entry("data", "data", "List, generate or inspect data sets."),
     "new": Entry("new", "new", "Write a new plugin to start from."),
     "check": Entry("check", "check", "Check that a plugin keeps its promises."),

@@ -52,7 +52,7 @@ class SignalFlag:
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
     """Shows our own warnings as one line on stderr, without the line of source they come from."""
-    from rlreg.runtime.lock import VersionWarning
+    from rlreg.errors import VersionWarning
 
     before = warnings.showwarning
 
@@ -163,16 +163,24 @@ def _flag_overrides(flags: dict[Any, tuple[str, Any]]) -> list[Any]:
     ]
 
 
+strict_lock_option = click.option(
+    "--strict-lock",
+    is_flag=True,
+    help="Refuse code of another version than the file was made with, instead of warning.",
+)
+
+
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
+@strict_lock_option
 @json_option
-def resume(*, run: Path, as_json: bool) -> int:
+def resume(*, run: Path, strict_lock: bool, as_json: bool) -> int:
     """Go on with an interrupted run from its last checkpoint."""
     from rlreg.runtime.train import resume as resume_run
 
     stop = SignalFlag()
     with stop.installed(), plain_warnings():
-        result = resume_run(run, should_stop=stop)
+        result = resume_run(run, strict_lock=strict_lock, should_stop=stop)
     if result.status == "already finished":
         note(f"{run} is finished already, after {result.summary.get('steps', 'all')} steps")
     return _end(result, stop, as_json)
@@ -262,6 +270,7 @@ def _seed_rows(summary: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 )
 @click.option("--seed", type=click.IntRange(0), help="Seed of the first episode.")
 @click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps, xpu or an index.")
+@strict_lock_option
 @json_option
 def evaluate(
     *,
@@ -270,6 +279,7 @@ def evaluate(
     episodes: int | None,
     seed: int | None,
     device: str,
+    strict_lock: bool,
     as_json: bool,
 ) -> None:
     """Evaluate a run (its best checkpoint) or a checkpoint over seeded episodes."""
@@ -278,10 +288,10 @@ def evaluate(
     from rlreg.runtime.environments import env_name
     from rlreg.runtime.evaluation import evaluate as evaluate_policy
 
-    path, run = _checkpoint_of(source)
-    settings = run.evaluation if run is not None else EvaluationSettings()
     with plain_warnings():
-        learnable = load(path, device=device_value(device))
+        path, run = checkpoint_of(source)
+        settings = run.evaluation if run is not None else EvaluationSettings()
+        learnable = load(path, device=device_value(device), strict_lock=strict_lock)
     place, references = _place_of(env, run, source)
     result = evaluate_policy(
         learnable,
@@ -309,7 +319,7 @@ def evaluate(
         note(f"no reference returns of {env_name(place)} are known: no score")
 
 
-def _checkpoint_of(source: Path) -> tuple[Path, RunConfig | None]:
+def checkpoint_of(source: Path) -> tuple[Path, RunConfig | None]:
     """Finds the checkpoint that is meant, and the run it belongs to."""
     from rlreg.errors import RunError
     from rlreg.runtime.runs import RUN_FILE, RunFolder

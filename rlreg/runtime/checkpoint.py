@@ -23,18 +23,25 @@ from torch import Tensor
 from rlreg import registry
 from rlreg.config import LearnableConfig
 from rlreg.creation import create
-from rlreg.errors import CheckpointError, ConfigError, EnvironmentSpecError, RlregError
+from rlreg.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentSpecError,
+    RlregError,
+    VersionWarning,
+)
+from rlreg.migrations import migrate
 from rlreg.open_union import validate
 from rlreg.runtime import archive
 from rlreg.runtime.learnable import Learnable
 from rlreg.runtime.lock import (
     LockEntry,
-    VersionWarning,
     differences,
     installed,
     lock_from_json,
     lock_of,
     lock_to_json,
+    new_settings,
     qualify,
     require_installed,
 )
@@ -228,6 +235,9 @@ def read_header(path: PathLike) -> Header:
 def config_of(header: Header, path: Path, *, strict_lock: bool = False) -> LearnableConfig:
     """Returns the config of a checkpoint, validated with what is installed.
 
+    A config of an older schema version goes through its migrations; what they did, and every
+    other difference of version, is a :class:`VersionWarning`.
+
     Raises:
         CheckpointError: If a plugin is missing, or is another version and ``strict_lock`` is set.
         ConfigError: If the config is not valid with the installed version.
@@ -236,18 +246,37 @@ def config_of(header: Header, path: Path, *, strict_lock: bool = False) -> Learn
         require_installed(header.lock)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
+    data = qualify(header.config, header.lock)
     try:
-        config: LearnableConfig = validate(LearnableConfig, qualify(header.config, header.lock))
+        report = _migrate(data, header.lock)
+        config: LearnableConfig = validate(LearnableConfig, data)
     except ConfigError as error:
         changed = "; ".join(differences(header.lock, installed(header.lock)))
         subject = f"{path}: its config is not valid here{f' ({changed})' if changed else ''}"
         raise ConfigError(error.problems, subject=subject) from error
-    changed = "; ".join(differences(header.lock, lock_of(config)))
-    if changed and strict_lock:
-        raise CheckpointError(f"{path}: {changed}")
-    if changed:
-        warnings.warn(f"{path}: {changed}", VersionWarning, stacklevel=3)
+    changes = [
+        *differences(header.lock, lock_of(config)),
+        *(f"migrated {step}" for step in report),
+        *new_settings(data, config),
+    ]
+    if changes and strict_lock:
+        raise CheckpointError(
+            f"{path}: {'; '.join(changes)}; install what it was made with, or go without a strict "
+            "lock"
+        )
+    if changes:
+        warnings.warn(f"{path}: {'; '.join(changes)}", VersionWarning, stacklevel=3)
     return config
+
+
+def _migrate(data: dict[str, Any], lock: tuple[LockEntry, ...]) -> list[str]:
+    """Brings the config of a checkpoint to today's schema version, in place."""
+    tag = data.get("type")
+    if not isinstance(tag, str):
+        return []  # which validation reports
+    root = next((entry for entry in lock if not entry.path), None)
+    writer = "" if root is None or root.is_local else f"{root.distribution} {root.version}"
+    return migrate(registry.resolve("learnable", tag).cls, data, written_with=writer)
 
 
 def load_weights(learnable: Learnable, path: PathLike) -> None:

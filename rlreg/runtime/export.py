@@ -8,34 +8,28 @@ of its own name. Before it gets its name the written file is run and compared wi
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib
 import io
 import json
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import torch
-from gymnasium import spaces
-from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional
 
 from rlreg import __version__
 from rlreg.errors import ConfigError, MissingExtraError, RlregError
 from rlreg.runtime.archive import replacing
 from rlreg.runtime.learnable import Learnable
-from rlreg.runtime.spaces import Leaf, space_to_json
+from rlreg.runtime.policy_module import Arrays, Kind, PolicyModule, Port, draw, structured, tensors
+from rlreg.runtime.spaces import space_to_json
 
 Format: TypeAlias = Literal["onnx", "torch_export"]
-Kind: TypeAlias = Literal["action", "distribution"]
-Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -50,21 +44,6 @@ _ONNX_MODULES = ("onnx", "onnxscript", "onnxruntime")
 
 class ExportError(RlregError):
     """A policy that cannot be exported, or whose file does not do what the learnable does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """An input or output of an exported policy.
-
-    Attributes:
-        name: ``observation``, ``observation.goal``, ``action``, ``mean``, ...
-        dtype: ``float32``, ``int64`` or ``uint8``.
-        shape: Of one item; the batch comes first.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +76,7 @@ def export(
     learnable: Learnable,
     path: str | os.PathLike[str],
     *,
-    format: Format = "onnx",  # noqa: A002 - the name everybody gives it
+    format: Format = "onnx",
     kind: Kind = "action",
 ) -> Exported:
     """Writes the policy to a file, runs the file and compares it with the learnable.
@@ -126,7 +105,7 @@ def export(
     if format == "onnx":
         _require_onnx()
     own = _on_cpu(learnable)
-    policy = _PolicyModule(own, kind)
+    policy = PolicyModule(own, kind)
     outputs = _outputs(policy)
     target = Path(path)
     try:
@@ -170,9 +149,13 @@ def _on_cpu(learnable: Learnable) -> Learnable:
 
 @contextlib.contextmanager
 def _lent(learnable: Learnable) -> Iterator[None]:
-    """Keeps the streams of training where they are, and torch quiet."""
+    """Keeps the streams of training where they are, the file free of gradients, torch quiet."""
     streams = learnable.rng_state()
     learnable.train_mode(False)
+    parameters = [p for module in learnable.modules().values() for p in module.parameters()]
+    trained = [p for p in parameters if p.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     try:
@@ -184,6 +167,8 @@ def _lent(learnable: Learnable) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
         learnable.load_rng_state(streams)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
@@ -192,82 +177,11 @@ def _lent(learnable: Learnable) -> Iterator[None]:
 # --- what is exported ---------------------------------------------------------------------------
 
 
-class _PolicyModule(nn.Module):
-    """From the environment's observations to the environment's actions, in torch alone."""
-
-    def __init__(self, learnable: Learnable, kind: Kind) -> None:
-        super().__init__()
-        assert learnable.spaces is not None
-        self.learnable, self.kind, self.spaces = learnable, kind, learnable.spaces
-        self.leaves = self.spaces.observation_plan.leaves
-        self.ports = tuple(Port(leaf.name, _dtype(leaf), _shape(leaf)) for leaf in self.leaves)
-        # Registered, so that the exporter finds the parameters under their names.
-        self.parts = nn.ModuleDict({**learnable.modules(), **learnable.scalers()})
-
-    def forward(self, *parts: Tensor) -> dict[str, Tensor]:
-        """Maps one tensor for each leaf of the observation to the outputs by name."""
-        observations = self.learnable.scale_observations(self._flatten(parts))
-        if self.kind == "distribution":
-            return self._distribution(observations)
-        actions = self.learnable.act(observations, True)
-        if self.learnable.action_scaler is not None:
-            actions = self.learnable.action_scaler.inverse(actions)
-        return {"action": self._shaped(actions)}
-
-    def _distribution(self, observations: Tensor) -> dict[str, Tensor]:
-        found = dict(self.learnable.action_distribution(observations))
-        scaler = self.learnable.action_scaler
-        for name, value in found.items():
-            if scaler is not None and name == "mean":
-                found[name] = scaler.inverse(value)
-            elif scaler is not None and name == "std":
-                found[name] = scaler.inverse_distance(value)
-            if name in ("mean", "std"):
-                found[name] = self._shaped(found[name])
-        return found
-
-    def _shaped(self, actions: Tensor) -> Tensor:
-        return actions.reshape(actions.shape[0], *(self.spaces.action_space.shape or ()))
-
-    def _flatten(self, parts: Sequence[Tensor]) -> Tensor:
-        plan = self.spaces.observation_plan
-        columns = [_encoded(leaf, part) for leaf, part in zip(self.leaves, parts, strict=True)]
-        if len(columns) == 1:
-            return columns[0].reshape(parts[0].shape[0], *plan.shape)
-        return torch.cat([column.float().flatten(start_dim=1) for column in columns], dim=1)
-
-
-def _encoded(leaf: Leaf, values: Tensor) -> Tensor:
-    space = leaf.space
-    if isinstance(space, spaces.Discrete):
-        return functional.one_hot(values - int(space.start), int(space.n)).float()
-    if isinstance(space, spaces.MultiDiscrete):
-        rows = values.flatten(start_dim=1)
-        counts, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
-        hot = [
-            functional.one_hot(rows[:, index] - start, count)
-            for index, (start, count) in enumerate(zip(starts, counts, strict=True))
-        ]
-        return torch.cat(hot, dim=1).float()
-    return values
-
-
-def _dtype(leaf: Leaf) -> str:
-    if isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete):
-        return "int64"
-    is_bytes = isinstance(leaf.space, spaces.Box) and leaf.space.dtype == np.uint8
-    return "uint8" if is_bytes else "float32"
-
-
-def _shape(leaf: Leaf) -> tuple[int, ...]:
-    return tuple(int(side) for side in leaf.space.shape or ())
-
-
-def _outputs(policy: _PolicyModule) -> tuple[Port, ...]:
+def _outputs(policy: PolicyModule) -> tuple[Port, ...]:
     """Runs the policy once, which also says early what it cannot do."""
     with _lent(policy.learnable):
         try:
-            found = policy(*_tensors(_draw(policy, _TRACED_SIZE, seed=0)).values())
+            found = policy(*tensors(draw(policy, _TRACED_SIZE, seed=0)).values())
         except NotImplementedError as error:
             raise ConfigError(str(error)) from error
     return tuple(
@@ -276,7 +190,7 @@ def _outputs(policy: _PolicyModule) -> tuple[Port, ...]:
     )
 
 
-def _metadata(learnable: Learnable, policy: _PolicyModule, outputs: Sequence[Port]) -> str:
+def _metadata(learnable: Learnable, policy: PolicyModule, outputs: Sequence[Port]) -> str:
     content = {
         "rlreg": __version__,
         "learnable": learnable.config.get_type(),
@@ -292,7 +206,7 @@ def _metadata(learnable: Learnable, policy: _PolicyModule, outputs: Sequence[Por
 # --- writing ------------------------------------------------------------------------------------
 
 
-def _trace(policy: _PolicyModule) -> torch.export.ExportedProgram:
+def _trace(policy: PolicyModule) -> torch.export.ExportedProgram:
     """Traces the policy, without the critics and whatever else actions do not depend on."""
     program = _traced(policy)
     signature = program.graph_signature
@@ -308,8 +222,8 @@ def _trace(policy: _PolicyModule) -> torch.export.ExportedProgram:
     return _traced(policy) if unused else program
 
 
-def _traced(policy: _PolicyModule) -> torch.export.ExportedProgram:
-    sample = tuple(_tensors(_draw(policy, _TRACED_SIZE, seed=0)).values())
+def _traced(policy: PolicyModule) -> torch.export.ExportedProgram:
+    sample = tuple(tensors(draw(policy, _TRACED_SIZE, seed=0)).values())
     batch = torch.export.Dim("batch", min=1)
     try:
         return torch.export.export(
@@ -318,14 +232,14 @@ def _traced(policy: _PolicyModule) -> torch.export.ExportedProgram:
     except Exception as error:  # torch raises whatever its tracer met
         raise ExportError(
             f"{policy.learnable.config.get_type()!r} cannot be traced by torch.export: "
-            f"{type(error).__name__}: {str(error).strip().splitlines()[0]}. Its act() must be plain "
-            "torch for any batch: x.shape[0] instead of len(x), no numpy, no branches on values"
+            f"{type(error).__name__}: {str(error).strip().splitlines()[0]}. Its act() must "
+            "be plain torch for any batch: x.shape[0] instead of len(x), no numpy, no branches on values"
         ) from error
 
 
 def _write_onnx(
     program: torch.export.ExportedProgram,
-    policy: _PolicyModule,
+    policy: PolicyModule,
     outputs: Sequence[Port],
     metadata: str,
     file: BinaryIO,
@@ -354,7 +268,7 @@ def _write_onnx(
 
 def _write_torch(
     program: torch.export.ExportedProgram,
-    policy: _PolicyModule,
+    policy: PolicyModule,
     outputs: Sequence[Port],
     metadata: str,
     file: BinaryIO,
@@ -387,20 +301,22 @@ class _TorchRunner:
             self.module = torch.export.load(cast("io.BytesIO", file)).module()
 
     def __call__(self, inputs: Arrays) -> Arrays:
-        found = self.module(*_tensors(inputs).values())
+        found = self.module(*tensors(inputs).values())
         return {name: value.numpy() for name, value in found.items()}
 
 
-_RUNNERS = {"onnx": _OnnxRunner, "torch_export": _TorchRunner}
+Runner: TypeAlias = Callable[[Arrays], Arrays]
+_RUNNERS: Mapping[str, Callable[[Path], Runner]] = {
+    "onnx": _OnnxRunner,
+    "torch_export": _TorchRunner,
+}
 
 
-def _compare(
-    policy: _PolicyModule, outputs: Sequence[Port], runner: _OnnxRunner | _TorchRunner
-) -> float:
+def _compare(policy: PolicyModule, outputs: Sequence[Port], runner: Runner) -> float:
     """Returns the largest difference between file and learnable over random inputs."""
     worst = 0.0
     for size in BATCH_SIZES:
-        inputs = _draw(policy, size, seed=size)
+        inputs = draw(policy, size, seed=size)
         found, expected = runner(inputs), _expected(policy, inputs)
         for port in outputs:
             given, wanted = (arrays[port.name] for arrays in (found, expected))
@@ -420,37 +336,9 @@ def _compare(
     return worst
 
 
-def _expected(policy: _PolicyModule, inputs: Arrays) -> Arrays:
+def _expected(policy: PolicyModule, inputs: Arrays) -> Arrays:
     if policy.kind == "distribution":
-        found = policy(*_tensors(inputs).values())
+        found = policy(*tensors(inputs).values())
         return {name: value.numpy() for name, value in found.items()}
     # Through the front door: its own flattening, in numpy, and its own clipping.
-    return {"action": policy.learnable.predict(_observations(policy, inputs))}
-
-
-def _observations(policy: _PolicyModule, inputs: Arrays) -> Any:
-    """Puts named inputs back into the structure of the observation space."""
-
-    def build(space: spaces.Space[Any], keys: tuple[str | int, ...]) -> Any:
-        if isinstance(space, spaces.Dict):
-            return {key: build(part, (*keys, key)) for key, part in space.spaces.items()}
-        if isinstance(space, spaces.Tuple):
-            return tuple(build(part, (*keys, i)) for i, part in enumerate(space.spaces))
-        return inputs[Leaf(keys, space, 0, 0).name]
-
-    return build(policy.spaces.observation_space, ())
-
-
-def _draw(policy: _PolicyModule, size: int, seed: int) -> Arrays:
-    """Draws a batch of observations for each input; unbounded components are normal."""
-    found: Arrays = {}
-    for leaf, port in zip(policy.leaves, policy.ports, strict=True):
-        space = copy.deepcopy(leaf.space)  # the learnable's own keeps its stream
-        space.seed(seed)
-        rows = [np.asarray(space.sample()) for _ in range(size)]
-        found[port.name] = np.stack(rows).astype(port.dtype)
-    return found
-
-
-def _tensors(arrays: Arrays) -> Mapping[str, Tensor]:
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return {"action": policy.learnable.predict(structured(policy, inputs))}

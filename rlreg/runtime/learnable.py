@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from rlreg.config import DeviceLike
     from rlreg.runtime.data import TransitionDataset
     from rlreg.runtime.evaluation import Evaluation
-    from rlreg.runtime.export import Exported, Format, Kind
+    from rlreg.runtime.export import Exported, Format
+    from rlreg.runtime.policy_module import Kind
 
 COMPILE_MODES = ("auto", "on", "off")
 
@@ -437,7 +438,7 @@ class Learnable:
     def export(
         self,
         path: str | os.PathLike[str],
-        format: Format = "onnx",  # noqa: A002 - the name everybody gives it
+        format: Format = "onnx",
         kind: Kind = "action",
     ) -> Exported:
         """Writes the policy for deployment, checked; see `rlreg.runtime.export`."""

@@ -20,10 +20,6 @@ from rlreg.schema import json_schema, schema_hash
 Path = tuple[str | int, ...]
 
 
-class VersionWarning(UserWarning):
-    """A file was made with another version of something than the one installed."""
-
-
 @dataclass(frozen=True, slots=True)
 class LockEntry:
     """One id that a config uses.
@@ -185,6 +181,21 @@ def _copy(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
     return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def new_settings(data: Mapping[str, Any], config: BaseModel, path: Path = ()) -> list[str]:
+    """Says which settings a config has that the mapping it was read from does not know.
+
+    What rlreg writes is complete, so a setting that is not there is younger than the file.
+    """
+    found = []
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if name not in data:
+            found.append(f"{format_path((*path, name))} is new and takes its default, {value!r}")
+        elif isinstance(value, BaseModel) and isinstance(data[name], Mapping):
+            found += new_settings(data[name], value, (*path, name))
+    return found
 
 
 def differences(then: Iterable[LockEntry], now: Iterable[LockEntry]) -> list[str]:

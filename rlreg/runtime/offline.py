@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,12 +16,22 @@ from rlreg.runtime.learnable import Learnable
 
 if TYPE_CHECKING:
     from rlreg.runtime.data import TransitionDataset
+    from rlreg.runtime.data.replay import ReplayBuffer
+    from rlreg.runtime.environments import EnvLike
 
 Metrics: TypeAlias = dict[str, float]
 Evaluator: TypeAlias = Callable[[Any, Any], float]
 """Called with the learnable and the data set at the end of an epoch."""
 Callback: TypeAlias = Callable[[Any, int, int], None]
 """Called with the learnable, the epoch and the number of updates so far, at the end of an epoch."""
+
+
+class Source(Protocol):
+    """What batches can be drawn from: a data set, a replay buffer."""
+
+    def sample(self, batch_size: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Draws a batch, as `TransitionDataset.sample` does."""
+
 
 CHUNK = 50
 """Updates between two looks at the clock and at signals.
@@ -182,11 +192,85 @@ class OfflineLearnable(Learnable):
             done, epoch = done + count, epoch + 1
             for name, evaluator in evaluators.items():
                 metrics[name] = float(evaluator(self, dataset))
-            for callback in callbacks:
-                callback(self, epoch, self.grad_step)
-            if logger is not None:
-                logger.metrics(self.grad_step, metrics)
+            self._end_epoch(epoch, metrics, callbacks, logger)
             yield epoch, metrics
+
+    def _end_epoch(
+        self, epoch: int, metrics: Metrics, callbacks: Sequence[Callback], logger: Any
+    ) -> None:
+        for callback in callbacks:
+            callback(self, epoch, self.grad_step)
+        if logger is not None:
+            logger.metrics(self.grad_step, metrics)
+
+    def fit_online(
+        self,
+        env: EnvLike,
+        buffer: ReplayBuffer | None = None,
+        n_steps: int = 1_000_000,
+        n_steps_per_epoch: int = 10_000,
+        *,
+        update_interval: int = 1,
+        n_updates: int = 1,
+        update_start_step: int = 0,
+        random_steps: int = 0,
+        eval_env: EnvLike | None = None,
+        n_episodes: int = 10,
+        callbacks: Sequence[Callback] = (),
+        logger: Any = None,
+        show_progress: bool = True,
+    ) -> list[tuple[int, Metrics]]:
+        """Goes on training in an environment, on old and new transitions alike.
+
+        Actions are drawn with :meth:`sample_action`. One set of scalers, the learnable's, serves
+        the data set and what is collected. Learning-rate schedules that run over the whole run end
+        with the last update of this call. Only the buffer remembers: called again with the same
+        one, training goes on, in a new episode.
+
+        Args:
+            env: One environment, or what makes one; reset with the learnable's seed.
+            buffer: Where transitions are kept, e.g. ``ReplayBuffer(dataset=dataset)``; a new, empty
+                one of a million if ``None``.
+            n_steps: Steps of the environment.
+            n_steps_per_epoch: Steps between two rows of metrics.
+            update_interval: Steps from one round of updates to the next.
+            n_updates: Updates in a round.
+            update_start_step: Steps before the first round.
+            random_steps: Steps with uniformly random actions at the beginning.
+            eval_env: Where the best actions are evaluated after each epoch.
+            n_episodes: Episodes of that evaluation.
+            callbacks: Called with the learnable, epoch and updates so far after each epoch.
+            logger: Anything with ``metrics(step, dict)``; the step counts updates.
+            show_progress: Whether to show a progress bar on a terminal.
+
+        Returns:
+            Epoch (from 1) and metrics of each epoch.
+
+        Raises:
+            ConfigError: If a number is out of range, or a scaler was never fitted.
+            EnvironmentSpecError: If the environment has other spaces than the learnable.
+            NonFiniteError: If the environment or an update gave NaN or inf.
+        """
+        from rlreg.runtime.finetune import OnlineFitter, OnlineSettings
+        from rlreg.runtime.progress import progress
+
+        settings = OnlineSettings(
+            n_steps, n_steps_per_epoch, update_interval, n_updates, update_start_step, random_steps
+        )
+
+        def epochs() -> Iterator[tuple[int, Metrics]]:
+            for epoch, metrics in enumerate(fitter.epochs(), start=1):
+                if eval_env is not None:
+                    result = self.evaluate(eval_env, n_episodes)
+                    metrics["evaluation/mean_return"] = result.mean_return
+                self._end_epoch(epoch, metrics, callbacks, logger)
+                yield epoch, metrics
+
+        fitter = OnlineFitter(self, env, buffer, settings, self._update_on)
+        try:
+            return list(progress(epochs(), n_steps, n_steps_per_epoch, is_shown=show_progress))
+        finally:
+            fitter.close()
 
     def train_epoch(
         self,
@@ -225,10 +309,13 @@ class OfflineLearnable(Learnable):
         Returns:
             Sums of the metrics over the updates, as tensors on the device.
         """
+        return self._update_on(dataset, n_steps)
+
+    def _update_on(self, source: Source, n_steps: int) -> dict[str, Tensor]:
         size: int = self.config.batch_size  # type: ignore[attr-defined]  # an offline config has it
         totals: dict[str, Tensor] = {}
         for _ in range(n_steps):
-            batch = self.scale_batch(Batch(**dataset.sample(size, self.generator)))
+            batch = self.scale_batch(Batch(**source.sample(size, self.generator)))
             for name, value in self.update(batch).items():
                 amount = torch.as_tensor(value, dtype=torch.float64)
                 totals[name] = totals[name] + amount if name in totals else amount

@@ -21,7 +21,7 @@ from rlreg.files import dump_yaml
 from rlreg.run_config import RunConfig
 from rlreg.runtime.archive import write_text
 from rlreg.runtime.data.load import load_dataset
-from rlreg.runtime.lock import lock_of
+from rlreg.runtime.lock import differences, lock_from_json, lock_of
 from rlreg.runtime.progress import Display
 from rlreg.runtime.runs import RUN_FILE, RunFolder, read_json, require_empty, to_text
 from rlreg.runtime.train import DEFAULT_DATASET, RunResult, resume, train
@@ -61,7 +61,9 @@ def is_seeds_folder(path: Path) -> bool:
     return (path / SEEDS_FILE).is_file()
 
 
-def resume_seeds(path: Path, show_progress: bool, should_stop: StopFunction) -> RunResult:
+def resume_seeds(
+    path: Path, show_progress: bool, should_stop: StopFunction, *, strict_lock: bool = False
+) -> RunResult:
     """Goes on with the seeds that are not finished."""
     run, seeds = RunFolder.open(path).read_run(), read_json(path / SEEDS_FILE)["seeds"]
     if (
@@ -69,7 +71,19 @@ def resume_seeds(path: Path, show_progress: bool, should_stop: StopFunction) -> 
         and (path / SUMMARY_FILE).exists()
     ):
         return RunResult(path, "already finished", read_json(path / SUMMARY_FILE))
+    if strict_lock:
+        _require_same_code(path, run, seeds)
     return _run_all(run, path, seeds, show_progress, should_stop)
+
+
+def _require_same_code(path: Path, run: RunConfig, seeds: list[int]) -> None:
+    """Raises where a seed that is not finished began with other versions than are installed."""
+    for seed in seeds:
+        lock = RunFolder(_folder_of(path, seed)).read_lock()
+        if lock and _summary_of(path, seed) is None:
+            changes = differences(lock_from_json(lock), lock_of(run))
+            if changes:
+                raise RunError(f"{_folder_of(path, seed)}: {'; '.join(changes)}")
 
 
 def _run_all(

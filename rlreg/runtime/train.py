@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,14 @@ from typing import Any, Literal
 
 from rlreg.config import LearnableConfig
 from rlreg.creation import create
-from rlreg.errors import ConfigError, EnvironmentSpecError, Problem, RlregError, RunError
+from rlreg.errors import (
+    ConfigError,
+    EnvironmentSpecError,
+    Problem,
+    RlregError,
+    RunError,
+    VersionWarning,
+)
 from rlreg.files import load_run
 from rlreg.run_config import RunConfig
 from rlreg.runtime.checkpoint import Checkpoint, config_of, read_checkpoint
@@ -101,6 +109,7 @@ def train(
 def resume(
     folder: str | os.PathLike[str],
     *,
+    strict_lock: bool = False,
     show_progress: bool = True,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> RunResult:
@@ -108,6 +117,7 @@ def resume(
 
     Args:
         folder: A run folder.
+        strict_lock: Refuse code of another version than the run began with, instead of warning.
         show_progress: Whether to show a bar or lines on stderr.
         should_stop: Asked every few updates; ``True`` ends training with a checkpoint.
 
@@ -119,7 +129,7 @@ def resume(
     from rlreg.runtime.seeds import is_seeds_folder, resume_seeds
 
     if is_seeds_folder(path):
-        return resume_seeds(path, show_progress, should_stop)
+        return resume_seeds(path, show_progress, should_stop, strict_lock=strict_lock)
     opened = RunFolder.open(path)
     summary = opened.read_summary()
     if summary is not None:
@@ -128,7 +138,7 @@ def resume(
         run = settle_run(opened.read_run())
         checkpoint = read_checkpoint(opened.last) if opened.last.exists() else None
         session = _Session(opened, run, make_learnable(run), show_progress, should_stop)
-        return session.go_on(checkpoint)
+        return session.go_on(checkpoint, strict_lock=strict_lock)
 
 
 # --- settling a run -----------------------------------------------------------------------------
@@ -239,8 +249,14 @@ class _Session:
                 raise
             return self._train(loop)
 
-    def go_on(self, checkpoint: Checkpoint | None) -> RunResult:
+    def go_on(self, checkpoint: Checkpoint | None, *, strict_lock: bool = False) -> RunResult:
         """Trains from a checkpoint, or from the beginning if there is none."""
+        changes = self._changes()
+        if changes and strict_lock:
+            raise RunError(
+                f"{self.folder.path}: {'; '.join(changes)}; install what it began with, or go on "
+                "without a strict lock"
+            )
         state = RunState()
         if checkpoint is not None:
             self._check_same(checkpoint)
@@ -249,7 +265,7 @@ class _Session:
         rows = drop_rows_after(self.folder.metrics, state.step if checkpoint else -1)
         wall_s = float(rows[-1].get("wall_s") or 0.0) if rows else 0.0
         with self._display(state.step + state.partial.num_steps) as display:
-            for change in self._changes():
+            for change in changes:
                 display.note(f"warning: {self.folder.path}: {change}")
             return self._train(self._prepared(display, state, checkpoint, wall_s))
 
@@ -270,7 +286,10 @@ class _Session:
         return isinstance(self.learnable, OnlineLearnable)
 
     def _check_same(self, checkpoint: Checkpoint) -> None:
-        config = config_of(checkpoint.header, checkpoint.path)
+        with warnings.catch_warnings():
+            # The lock of the run has said it already.
+            warnings.simplefilter("ignore", VersionWarning)
+            config = config_of(checkpoint.header, checkpoint.path)
         if config != self.run.learnable:
             raise RunError(
                 f"{self.folder.path}: the learnable in run.yaml is not the one in "

@@ -20,6 +20,7 @@ from rlreg.config import (
     make_lr_scheduler_field,
     make_optimizer_field,
 )
+from rlreg.search import Search
 
 if TYPE_CHECKING:
     from rlreg.config import DeviceLike
@@ -84,7 +85,7 @@ class IMPALAConfig(LearnableConfig):
     type: Literal["impala"] = "impala"
     schema_version: Literal[1] = 1
 
-    n_rollout_steps: int = Field(
+    n_rollout_steps: Annotated[int, Search(choices=(8, 16, 32, 64))] = Field(
         16,
         ge=1,
         le=100_000,
@@ -97,20 +98,22 @@ class IMPALAConfig(LearnableConfig):
         description="Fragments in the batch of one update; each holds `engine.num_envs` columns. "
         f"Default: {_PROBE}.",
     )
-    gamma: float = Field(0.99, ge=0, le=1, description="Discount factor. Default: IMPALA paper.")
-    lr: float = Field(
+    gamma: Annotated[float, Search(choices=(0.95, 0.98, 0.99, 0.995))] = Field(
+        0.99, ge=0, le=1, description="Discount factor. Default: IMPALA paper."
+    )
+    lr: Annotated[float, Search(1e-4, 1e-2, log=True)] = Field(
         3e-3, gt=0, le=1, description=f"Learning rate at the start. Default: {_PROBE}."
     )
     policy_loss_coef: float = Field(
         1.0, ge=0, le=1e6, description="Weight of the policy gradient loss. Default: Maze, 1."
     )
-    value_loss_coef: float = Field(
+    value_loss_coef: Annotated[float, Search(0.1, 2.0, log=True)] = Field(
         0.5,
         ge=0,
         le=1e6,
         description="Weight of half the squared value error. Default: IMPALA paper, 0.5.",
     )
-    entropy_coef: float = Field(
+    entropy_coef: Annotated[float, Search(1e-4, 3e-2, log=True)] = Field(
         0.01, ge=0, le=1e6, description="Weight of the entropy bonus. Default: IMPALA paper, Atari."
     )
     entropy_coef_final: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
@@ -122,7 +125,7 @@ class IMPALAConfig(LearnableConfig):
         le=1,
         description="Share of the run in which the weight moves. Default: ours, the whole run.",
     )
-    max_grad_norm: float = Field(
+    max_grad_norm: Annotated[float, Search(0.5, 40.0, log=True)] = Field(
         5.0,
         ge=0,
         le=1e9,
@@ -151,7 +154,7 @@ class IMPALAConfig(LearnableConfig):
         description="abs_one clips to [-1, 1]; soft_asymmetric is 5 tanh(r / 5), times 0.3 where "
         "negative. Default: Maze 0.1.0 (yaml), none.",
     )
-    reward_scale: float = Field(
+    reward_scale: Annotated[float, Search(0.01, 1.0, log=True)] = Field(
         1.0,
         gt=0,
         le=1e6,
@@ -193,8 +196,8 @@ class IMPALAConfig(LearnableConfig):
         description="Log of the standard deviation that continuous actions start with, in units of "
         "half the action range. Default: ours, 0.",
     )
-    optim_factory: OptimizerFactory = make_optimizer_field(
-        description="How parameters follow gradients. Default: Maze, Adam."
+    optim_factory: Annotated[OptimizerFactory, Search(choices=("adam", "rmsprop_tf"))] = (
+        make_optimizer_field(description="How parameters follow gradients. Default: Maze, Adam.")
     )
     lr_scheduler_factory: LRSchedulerFactory | None = make_lr_scheduler_field(
         {"type": "linear"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -19,12 +20,14 @@ from rlreg.config import (
     make_optimizer_field,
     make_reward_scaler_field,
 )
+from rlreg.search import Search
 
 if TYPE_CHECKING:
     from rlreg.config import DeviceLike
     from rlreg_iql.learnable import IQL
 
 LearningRate = Annotated[float, Field(gt=0, le=10)]
+SearchedRate = Annotated[LearningRate, Search(3e-5, 3e-3, log=True)]
 
 
 class IQLConfig(LearnableConfig):
@@ -53,6 +56,8 @@ class IQLConfig(LearnableConfig):
 
     regime: ClassVar[str] = "offline"
 
+    importers: ClassVar[Mapping[str, str]] = {"d3rlpy": "rlreg_iql.d3rlpy_import:import_file"}
+
     type: Literal["iql"] = "iql"
     schema_version: Literal[1] = 1
 
@@ -62,10 +67,10 @@ class IQLConfig(LearnableConfig):
         "critics and value in one step, `paper` (the authors' code) one after the other. "
         "Default: d3rlpy.",
     )
-    batch_size: int = Field(
+    batch_size: Annotated[int, Search(choices=(128, 256, 512, 1024))] = Field(
         256, ge=1, le=1_000_000, description="Transitions in a minibatch. Default: paper, 256."
     )
-    gamma: float = Field(
+    gamma: Annotated[float, Search(choices=(0.95, 0.98, 0.99, 0.995))] = Field(
         0.99, ge=0, le=1, description="Discount of the next step. Default: paper, 0.99."
     )
     observation_scaler: ObservationScaler | None = make_observation_scaler_field()
@@ -74,10 +79,10 @@ class IQLConfig(LearnableConfig):
         "to [-1, 1]. Default: ours (d3rlpy scales nothing)."
     )
     reward_scaler: RewardScaler | None = make_reward_scaler_field()
-    actor_learning_rate: LearningRate = Field(
+    actor_learning_rate: SearchedRate = Field(
         3e-4, description="Step size of the policy. Default: paper, 3e-4."
     )
-    critic_learning_rate: LearningRate = Field(
+    critic_learning_rate: SearchedRate = Field(
         3e-4, description="Step size of the critics. Default: paper, 3e-4."
     )
     value_learning_rate: LearningRate | None = Field(
@@ -85,8 +90,8 @@ class IQLConfig(LearnableConfig):
         description="Step size of the value function; null takes that of the critics. "
         "Default: d3rlpy, null.",
     )
-    actor_optim_factory: OptimizerFactory = make_optimizer_field(
-        description="Optimizer of the policy. Default: d3rlpy, Adam."
+    actor_optim_factory: Annotated[OptimizerFactory, Search(choices=("adam", "adam_w"))] = (
+        make_optimizer_field(description="Optimizer of the policy. Default: d3rlpy, Adam.")
     )
     critic_optim_factory: OptimizerFactory = make_optimizer_field(
         description="Optimizer of the critics; with `update_rule: d3rlpy` of the value function "
@@ -97,8 +102,8 @@ class IQLConfig(LearnableConfig):
         description="Optimizer of the value function where the update rule has one for it "
         "(`paper`); null takes that of the critics. Default: d3rlpy, null.",
     )
-    actor_encoder_factory: EncoderFactory = make_encoder_field(
-        description="Network of the policy. Default: paper, [256, 256] ReLU."
+    actor_encoder_factory: Annotated[EncoderFactory, Search(choices=("vector", "simba"))] = (
+        make_encoder_field(description="Network of the policy. Default: paper, [256, 256] ReLU.")
     )
     critic_encoder_factory: EncoderFactory = make_encoder_field(
         description="Network of each critic. Default: paper, [256, 256] ReLU."
@@ -117,7 +122,7 @@ class IQLConfig(LearnableConfig):
         description="Initial weights of all networks: torch's own, or orthogonal with gain sqrt(2) "
         "and zero biases as in the paper's code. Default: d3rlpy, torch.",
     )
-    tau: float = Field(
+    tau: Annotated[float, Search(1e-3, 2e-2, log=True)] = Field(
         0.005,
         gt=0,
         le=1,
@@ -130,14 +135,14 @@ class IQLConfig(LearnableConfig):
         le=100,
         description="Critics; the least of their targets counts. Default: paper, 2.",
     )
-    expectile: float = Field(
+    expectile: Annotated[float, Search(0.5, 0.95)] = Field(
         0.7,
         gt=0,
         lt=1,
         description="Expectile of the value function; the nearer to 1, the nearer to the best "
         "action in the data. Default: paper, locomotion, 0.7.",
     )
-    weight_temp: float = Field(
+    weight_temp: Annotated[float, Search(0.3, 30.0, log=True)] = Field(
         3.0,
         ge=0,
         le=1e4,

@@ -74,6 +74,19 @@ def import_d3rlpy(path: str | os.PathLike[str]) -> tuple[IQLConfig, Weights | No
     return model.config, model.weights
 
 
+def import_file(path: str | os.PathLike[str], device: DeviceLike = "cpu") -> IQL | IQLConfig:
+    """Does what ``rlreg import d3rlpy`` needs.
+
+    Returns:
+        The learnable of a ``.d3`` file, the config of a ``params.json``.
+
+    Raises:
+        CheckpointError, ConfigError, FileFormatError: As :func:`import_d3rlpy`.
+    """
+    model = read_d3rlpy(path)
+    return model.config if model.weights is None else _learnable(model, model.weights, device)
+
+
 def convert_d3rlpy(path: str | os.PathLike[str], device: DeviceLike = "cpu") -> IQL:
     """Makes a learnable whose predictions equal those of the file; ``save`` writes the ``.rlreg``.
 
@@ -85,9 +98,13 @@ def convert_d3rlpy(path: str | os.PathLike[str], device: DeviceLike = "cpu") -> 
     model = read_d3rlpy(path)
     if model.weights is None:
         raise CheckpointError(f"{path}: a params.json has no weights; give the .d3 file")
+    return _learnable(model, model.weights, device)
+
+
+def _learnable(model: D3rlpyModel, weights: Weights, device: DeviceLike) -> IQL:
     learnable = model.config.create(device)
     learnable.build(*_spaces(model))
-    load_weights(learnable, model.weights)
+    load_weights(learnable, weights)
     return learnable
 
 

@@ -126,6 +126,10 @@ class IQL(OfflineLearnable):
         actions = self.policy.act(observations, deterministic)
         return self._features.actions(actions) if self._features.is_discrete else actions
 
+    def action_distribution(self, observations: Tensor) -> Mapping[str, Tensor]:
+        """Returns ``mean`` and ``std``, or logits; see :class:`rlreg.Learnable`."""
+        return self.policy.distribution(observations)
+
     def action_value(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Returns the mean of the critics, ``[B]``, as d3rlpy does."""
         dtype = next(self.critics.parameters()).dtype

@@ -7,8 +7,8 @@ first failure takes the steps before it back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -19,15 +19,13 @@ from rlreg.runtime.batch import Batch
 from rlreg.runtime.guard import Undo, check_step
 from rlreg.runtime.networks import has_batch_norm
 from rlreg.runtime.optimizers import StepExtras
-from rlreg_iql import losses
-from rlreg_iql.networks import LOG_STD_MIN, ActionFeatures, LogStdForm, Policy
+from rlreg_iql.networks import ActionFeatures, LogStdForm, Policy
+from rlreg_iql.objectives import Functions, Metrics, Objectives
 
 if TYPE_CHECKING:
     from rlreg_iql.config import IQLConfig
 
 Step = Literal["critics_and_value", "value", "actor", "critics", "targets"]
-
-_NEAR_FLOOR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +67,20 @@ class Networks:
     value: nn.Module
 
 
-@dataclass(slots=True)
-class _Work:
-    """What the steps of one update share.
-
-    Attributes:
-        batch: The transitions.
-        actions: What the policy is scored on, ``[B, A]`` or categories ``[B, parts]``.
-        action_features: What the critics read, ``[B, F]``.
-        target_values: Least of the target critics, ``[B]``, before this update.
-        metrics: What the update returns.
-    """
-
-    batch: Batch
-    actions: Tensor
-    action_features: Tensor
-    target_values: Tensor
-    metrics: dict[str, Tensor] = field(default_factory=dict)
+OWNERS: Mapping[Step, str] = {
+    "critics_and_value": "critic",
+    "value": "value",
+    "actor": "actor",
+    "critics": "critic",
+}
+"""Whose optimizer a step moves."""
+LOSS_NAMES: Mapping[Step, str] = {
+    "critics_and_value": "critic_loss",
+    "value": "v_loss",
+    "actor": "actor_loss",
+    "critics": "q_loss",
+}
+"""What the loss of a step is called in messages."""
 
 
 class IQLLearner:
@@ -109,21 +104,11 @@ class IQLLearner:
         self._config = config
         self._networks = networks
         self._optimizers = optimizers
-        self._features = features
-        self._steps: dict[Step, Callable[[_Work], None]] = {
-            "critics_and_value": self._update_critics_and_value,
-            "value": self._update_value,
-            "actor": self._update_actor,
-            "critics": self._update_critics,
-            "targets": self._update_targets,
-        }
-        owners: dict[Step, str] = {
-            "critics_and_value": "critic",
-            "value": "value",
-            "actor": "actor",
-            "critics": "critic",
-        }
-        order = [owners[step] for step in self.rule.steps if step in owners]
+        self._functions = Functions(
+            networks.policy.score, networks.critics, networks.target_critics, networks.value
+        )
+        self._objectives = Objectives(config, features, self.rule.action_limit)
+        order = [OWNERS[step] for step in self.rule.steps if step in OWNERS]
         self._last = optimizers[order[-1]]
         modules = (networks.policy, networks.critics, networks.target_critics, networks.value)
         # Nothing is checked after the last optimizer's step, so it is never taken back.
@@ -149,93 +134,24 @@ class IQLLearner:
         for optimizer in self._optimizers.values():
             if isinstance(optimizer, StepExtras):
                 optimizer.prepare()  # raises here, before anything has changed
+        metrics: Metrics = {}
         with self._undo.guard():
-            work = self._prepare(batch)
+            work = self._objectives.prepare(self._functions, batch)
             for step in self.rule.steps:
-                self._steps[step](work)
-        return work.metrics
-
-    def _prepare(self, batch: Batch) -> _Work:
-        actions = batch.actions
-        if self._features.is_discrete:
-            scored = self._features.categories(actions)
-        elif self.rule.action_limit is not None:
-            actions = scored = actions.clamp(-self.rule.action_limit, self.rule.action_limit)
-        else:
-            scored = actions
-        features = self._features.encode(actions, batch.rewards.dtype)
-        with torch.no_grad():
-            targets = self._networks.target_critics(batch.observations, features)  # [E, B]
-        return _Work(batch, scored, features, targets.amin(dim=0))
-
-    # --- steps ----------------------------------------------------------------------------------
-
-    def _update_critics_and_value(self, work: _Work) -> None:
-        q_loss = self._critic_loss(work)
-        v_loss = self._value_loss(work)
-        self._apply("critic_loss", q_loss + v_loss, "critic")
-        self._report_critic_loss(work)
-
-    def _update_value(self, work: _Work) -> None:
-        self._apply("v_loss", self._value_loss(work), "value")
-
-    def _update_critics(self, work: _Work) -> None:
-        self._apply("q_loss", self._critic_loss(work), "critic")
-        self._report_critic_loss(work)
-
-    def _update_actor(self, work: _Work) -> None:
-        observations = work.batch.observations
-        with torch.no_grad():
-            advantages = work.target_values - self._networks.value(observations)  # [B]
-            weights = losses.advantage_weights(
-                advantages, self._config.weight_temp, self._config.max_weight
-            )
-        scores, log_stds = self._networks.policy.score(observations, work.actions)
-        loss = losses.policy_loss(scores, weights).mean()
-        self._apply("actor_loss", loss, "actor")
-        work.metrics["actor_loss"] = loss.detach()
-        work.metrics["diagnostics/advantage_mean"] = advantages.mean()
-        is_capped = weights >= self._config.max_weight
-        work.metrics["diagnostics/weight_at_max"] = is_capped.to(weights.dtype).mean()
-        if log_stds is not None:
-            is_low = log_stds.detach() <= LOG_STD_MIN + _NEAR_FLOOR
-            work.metrics["diagnostics/log_std_at_floor"] = is_low.to(weights.dtype).mean()
+                if step == "targets":
+                    self._move_targets()
+                else:
+                    loss, reported = getattr(self._objectives, step)(self._functions, work)
+                    self._apply(LOSS_NAMES[step], loss, OWNERS[step])
+                    metrics.update(reported)
+        metrics["critic_loss"] = metrics["q_loss"] + metrics["v_loss"]
+        return metrics
 
     @torch.no_grad()
-    def _update_targets(self, _: _Work) -> None:
-        targets = self._networks.target_critics.parameters()
-        for target, source in zip(targets, self._networks.critics.parameters(), strict=True):
-            target.lerp_(source, self._config.tau)
-
-    # --- losses ---------------------------------------------------------------------------------
-
-    def _critic_loss(self, work: _Work) -> Tensor:
-        batch = work.batch
-        with torch.no_grad():
-            targets = losses.td_targets(
-                batch.rewards,
-                batch.terminations,
-                batch.intervals,
-                self._networks.value(batch.next_observations),
-                self._config.gamma,
-            )  # [B]
-        values = self._networks.critics(batch.observations, work.action_features)  # [E, B]
-        loss = losses.critic_loss(values, targets).mean(dim=1).sum()
-        work.metrics["q_loss"] = loss.detach()
-        work.metrics["diagnostics/q_mean"] = values.detach().mean()
-        return loss
-
-    def _value_loss(self, work: _Work) -> Tensor:
-        values = self._networks.value(work.batch.observations)  # [B]
-        differences = work.target_values - values
-        loss = losses.expectile_loss(differences, self._config.expectile).mean()
-        work.metrics["v_loss"] = loss.detach()
-        work.metrics["diagnostics/v_mean"] = values.detach().mean()
-        return loss
-
-    @staticmethod
-    def _report_critic_loss(work: _Work) -> None:
-        work.metrics["critic_loss"] = work.metrics["q_loss"] + work.metrics["v_loss"]
+    def _move_targets(self) -> None:
+        targets: list[Tensor] = [*self._networks.target_critics.parameters()]
+        sources: list[Tensor] = [*self._networks.critics.parameters()]
+        torch._foreach_lerp_(targets, sources, self._config.tau)
 
     def _apply(self, name: str, loss: Tensor, owner: str) -> None:
         """Follows the gradients of a loss, if all of them are finite."""

@@ -63,7 +63,7 @@ class ActionFeatures:
     def actions(self, categories: Tensor) -> Tensor:
         """Undoes :meth:`categories`."""
         own = categories + torch.tensor(self.starts, device=categories.device)
-        return own.reshape(len(own), *self.shape)
+        return own.reshape(own.shape[0], *self.shape)  # len() would be a constant in an export
 
     def encode(self, actions: Tensor, dtype: torch.dtype) -> Tensor:
         """Returns ``[B, size]`` features of a batch of actions."""
@@ -97,6 +97,10 @@ class Policy(nn.Module):
     def act(self, observations: Tensor, deterministic: bool) -> Tensor:
         """Chooses actions: ``[B, A]`` in [-1, 1], or categories from 0, ``[B, parts]``."""
         raise NotImplementedError
+
+    def distribution(self, observations: Tensor) -> dict[str, Tensor]:
+        """Returns the parameters of what actions are drawn from."""
+        raise NotImplementedError("a deterministic policy has no distribution; export its action")
 
 
 class NormalPolicy(Policy):
@@ -156,6 +160,11 @@ class NormalPolicy(Policy):
         # Drawn on the CPU, whose generator the base lends us: equal on every device.
         noise = torch.randn(means.shape, dtype=means.dtype).to(means.device)
         return (means + noise * log_stds.exp()).clamp(-1.0, 1.0)
+
+    def distribution(self, observations: Tensor) -> dict[str, Tensor]:
+        """Returns ``mean`` and ``std``, ``[B, A]``, before samples are clipped."""
+        means, log_stds = self(observations)
+        return {"mean": means, "std": log_stds.exp().expand_as(means)}
 
 
 class DeterministicPolicy(Policy):
@@ -222,6 +231,13 @@ class CategoricalPolicy(Policy):
                 shares = torch.softmax(logits.cpu(), dim=1)  # the CPU generator is the lent one
                 chosen.append(torch.multinomial(shares, 1)[:, 0].to(logits.device))
         return torch.stack(chosen, dim=1)
+
+    def distribution(self, observations: Tensor) -> dict[str, Tensor]:
+        """Returns ``logits``, or ``logits_0``, ``logits_1``, ... of several parts."""
+        parts = torch.split(self(observations), list(self.category_counts), dim=1)
+        if len(parts) == 1:
+            return {"logits": parts[0]}
+        return {f"logits_{index}": part for index, part in enumerate(parts)}
 
 
 def make_policy(
