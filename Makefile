@@ -75,9 +75,10 @@ test-browser: $(VENV)/.installed-dev $(BUILDER)  ## site, builder and editor in 
 	$(BIN)/python $(PIP) -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -q -m browser tests/browser
 
-manifests: $(VENV)/.installed  ## write the manifests of our own plugins
+manifests: $(VENV)/.installed  ## write the manifests of our own plugins, and what completion reads
 	$(BIN)/rlreg plugins manifest rlreg-iql
 	$(BIN)/rlreg plugins manifest rlreg-impala
+	$(BIN)/python -c "from rlreg.cli.candidates import write_core; write_core()"
 
 docs-check: $(VENV)/.installed  ## fail if schemas/ differ from the code
 	$(BIN)/rlreg schema export --check schemas

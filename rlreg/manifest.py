@@ -29,8 +29,8 @@ class Manifest:
     """What one entry point provides, as its distribution wrote it down.
 
     Attributes:
-        learnables: ``name, summary, regime, schema_version, own_schema`` of each.
-        components: ``kind, name, summary`` of each.
+        learnables: ``name, summary, regime, schema_version, own_schema, search_space`` of each.
+        components: ``kind, name, summary, own_schema`` of each.
         presets: ``id, summary, source, settings`` of each.
     """
 
@@ -145,6 +145,7 @@ def _provided(info: PluginInfo) -> dict[str, Any]:
     from rlreg.blocking import BlockList
     from rlreg.plugins import load_plugin
     from rlreg.schema import json_schema
+    from rlreg.search_space import search_space
 
     contribution: Contribution = load_plugin(info, BlockList.read())
     learnables, components = [], []
@@ -159,10 +160,18 @@ def _provided(info: PluginInfo) -> dict[str, Any]:
                     "regime": str(getattr(cls, "regime", "")),
                     "schema_version": version,
                     "own_schema": json_schema(record.id, scope="own"),
+                    "search_space": search_space(cls).as_json()["parameters"],
                 }
             )
         else:
-            components.append({"kind": record.kind, "name": record.name, "summary": record.summary})
+            components.append(
+                {
+                    "kind": record.kind,
+                    "name": record.name,
+                    "summary": record.summary,
+                    "own_schema": json_schema(cls, scope="own"),
+                }
+            )
     presets = [
         {"id": p.id, "summary": p.summary, "source": p.source, "settings": dict(p.settings)}
         for p in contribution.presets

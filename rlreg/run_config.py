@@ -126,10 +126,27 @@ class EvaluationSettings(StrictModel):
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = Field(
         default=10_000, description="Seed of the first evaluation episode."
     )
-    baselines: tuple[Literal["random", "behaviour"], ...] = Field(
+    baselines: tuple[Literal["random", "behaviour", "bc", "bc10"], ...] = Field(
         default=("random", "behaviour"),
-        max_length=2,
-        description="What the result is compared with at the end.",
+        max_length=4,
+        description="What the result is compared with at the end: random actions, the policies "
+        "that made the data, and cloning of all or of the best tenth of its episodes, trained for "
+        "as many updates as the run.",
+    )
+    evaluators: tuple[
+        Literal[
+            "td_error",
+            "advantage_sum",
+            "average_value",
+            "initial_value",
+            "soft_opc",
+            "action_difference",
+        ],
+        ...,
+    ] = Field(
+        default=(),
+        max_length=6,
+        description="Figures of an offline learnable on its data set, at each evaluation.",
     )
 
 

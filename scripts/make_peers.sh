@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the environments of the peers that benchmarks/ compares with, from PyPI, each on its own:
-#     scripts/make_peers.sh [NAME...]        NAME: d3rlpy, jax, torchrl; all of them if none is given
+#     scripts/make_peers.sh [NAME...]        NAME: d3rlpy, jax, torchrl, rllib; all if none is given
 # A peer that is there already is left alone; delete benchmarks/.peers/NAME to build it anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,18 +10,21 @@ peers=benchmarks/.peers
 # torch goes first and pinned, as for rlreg itself: every peer computes with the same build.
 torch=$(grep '^torch==' constraints.txt)
 
-declare -A first=([d3rlpy]="$torch" [jax]="" [torchrl]="$torch")
+declare -A first=([d3rlpy]="$torch" [jax]="" [torchrl]="$torch" [rllib]="$torch")
 declare -A packages=(
     [d3rlpy]="d3rlpy==2.8.1"
     [jax]="jax==0.10.2"
     [torchrl]="torchrl"
+    [rllib]="ray[rllib]==2.60.*"
 )
+# What to import where it is not the name of the peer.
+declare -A module=([rllib]="ray")
 
-for name in "${@:-d3rlpy jax torchrl}"; do
-    # Unquoted: the default is three names.
+for name in "${@:-d3rlpy jax torchrl rllib}"; do
+    # Unquoted: the default is several names.
     for peer in $name; do
         if [ -z "${packages[$peer]:-}" ]; then
-            echo "error: no such peer: $peer; expected d3rlpy, jax or torchrl" >&2
+            echo "error: no such peer: $peer; expected d3rlpy, jax, torchrl or rllib" >&2
             exit 2
         fi
         if [ -f "$peers/$peer/.installed" ]; then
@@ -35,6 +38,6 @@ for name in "${@:-d3rlpy jax torchrl}"; do
         fi
         "${pip[@]}" "${packages[$peer]}"
         "$peers/$peer/bin/python" -m pip freeze --disable-pip-version-check >"$peers/$peer/.installed"
-        echo "$peer: $("$peers/$peer/bin/python" -c "import $peer; print($peer.__version__)")"
+        echo "$peer: $("$peers/$peer/bin/python" -c "import ${module[$peer]:-$peer} as m; print(m.__version__)")"
     done
 done

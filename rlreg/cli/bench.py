@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from rlreg.cli.output import echo_json, echo_table, json_option, note
 from rlreg.cli.train import device_value, set_option
+
+if TYPE_CHECKING:
+    from rlreg.run_config import RunConfig
 
 
 @click.command()
@@ -17,6 +22,8 @@ from rlreg.cli.train import device_value, set_option
 @click.option("--transitions", type=click.IntRange(1), default=1_000_000, show_default=True)
 @click.option("--observation-size", type=click.IntRange(1, 100_000), default=17, show_default=True)
 @click.option("--action-size", type=click.IntRange(1, 10_000), default=6, show_default=True)
+@click.option("--env", "-e", help="Environment of an online learnable; it has a usual one if not.")
+@click.option("--preset", help="Settings that move together, e.g. impala/throughput.")
 @set_option
 @json_option
 def bench(
@@ -29,18 +36,27 @@ def bench(
     transitions: int,
     observation_size: int,
     action_size: int,
+    env: str | None,
+    preset: str | None,
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Measure updates per second of an offline learnable, with and without sampling.
+    """Measure how fast a learnable trains here.
 
-    The data are random and resident on the device. Variants take turns, so that a busy machine
-    slows all of them; the median of the rounds is printed.
+    Offline: updates per second, with and without sampling, on random data that are resident on the
+    device. Online: transitions per second, of the parts and of the whole, and which part holds the
+    others back. Parts take turns, so that a busy machine slows all of them; the median of the
+    rounds is printed.
     """
     from rlreg.files import load_run
+
+    run = load_run(name, preset=preset, overrides=overrides)
+    if run.learnable.regime == "online":
+        _bench_online(run, run.env if env is None else env, device, seconds, as_json=as_json)
+        return
     from rlreg.runtime.bench import Workload, measure
 
-    config = load_run(name, overrides=overrides).learnable
+    config = run.learnable
     chosen = device_value(device)
     workload = Workload(transitions, observation_size, action_size)
     result = measure(
@@ -57,4 +73,29 @@ def bench(
     ]  # fmt: skip
     echo_table(("variant", "updates/s", "ms"), rows)
     click.echo(f"sampling is {result.sampling_share:.2%} of an update")
-    note(f"{name} on {result.device}, {result.threads} threads, {result.rounds} rounds")
+    how = "compiled" if result.is_compiled else "plain"
+    note(f"{name} on {result.device}, {how}, {result.threads} threads, {result.rounds} rounds")
+
+
+def _bench_online(run: RunConfig, env: Any, device: str, seconds: float, *, as_json: bool) -> None:
+    """Prints what the learnable measured itself: it alone knows its parts."""
+    from rlreg.creation import create
+    from rlreg.errors import ConfigError
+    from rlreg.runtime.online import OnlineLearnable
+
+    learnable = create(run.learnable, device=device_value(device) or "auto")
+    if not isinstance(learnable, OnlineLearnable):
+        raise ConfigError(f"{run.learnable.get_type()!r} is no OnlineLearnable: nothing to measure")
+    rows = learnable.benchmark(env, run.engine, seconds)
+    if as_json:
+        echo_json({"device": str(learnable.device), "rows": [row.to_json() for row in rows]})
+        return
+    for row in rows:
+        rates = [(name, f"{rate:,.0f}") for name, rate in row.rates.items()]
+        echo_table((row.name, "transitions/s"), rates)
+        figures = [f"{name} {value:.3g}" for name, value in row.figures.items()]
+        if figures:
+            click.echo(", ".join(figures))
+        if row.bottleneck:
+            click.echo(f"bottleneck: {row.bottleneck}\nknob: {row.knob}")
+        click.echo()

@@ -53,6 +53,7 @@ COMMANDS: dict[str, Entry] = {
     "validate": Entry("configs", "validate", "Check a config file."),
     "explain": Entry("configs", "explain", "Show each value of a config and where it comes from."),
     "diff": Entry("configs", "diff", "Compare two configs by meaning."),
+    "hash": Entry("hashing", "hash_command", "Print the hash of what a config means."),
     "migrate": Entry("configs", "migrate", "Bring a config to the installed schema version."),
     "plugins": Entry("plugins", "plugins", "List, block or unblock plugins."),
     "doctor": Entry("plugins", "doctor", "Find broken plugins and names claimed twice."),
@@ -62,9 +63,12 @@ COMMANDS: dict[str, Entry] = {
     "export": Entry("export", "export", "Write a policy as ONNX or torch.export file."),
     "import": Entry("imports", "import_command", "Convert a model of another library."),
     "data": Entry("data", "data", "List, generate or inspect data sets."),
+    "sweep": Entry("sweep", "sweep", "Search good settings of a learnable."),
+    "report": Entry("report", "report", "Write a page with curves and results of runs."),
     "new": Entry("new", "new", "Write a new plugin to start from."),
     "check": Entry("check", "check", "Check that a plugin keeps its promises."),
     "bench": Entry("bench", "bench", "Measure the speed of an algorithm."),
+    "completion": Entry("completion", "completion", "Print a script that completes rlreg."),
 }
 
 
@@ -123,6 +127,10 @@ def cli() -> None:
 
 def main() -> None:
     """Runs the command line of this process and exits with its code."""
+    if "_RLREG_COMPLETE" in os.environ:
+        from rlreg.cli.completion import answer
+
+        sys.exit(answer())
     sys.exit(run(sys.argv[1:]))
 
 

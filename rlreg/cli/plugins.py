@@ -24,7 +24,7 @@ def plugins() -> None:
 def list_plugins(*, as_json: bool) -> None:
     """List the installed plugins and whether they are blocked."""
     from rlreg.blocking import BlockList, normalize
-    from rlreg.plugins import find_entry_points
+    from rlreg.plugins import find_entry_points, module_file
 
     blocked = BlockList.read()
     found = []
@@ -36,6 +36,7 @@ def list_plugins(*, as_json: bool) -> None:
                 "version": plugin.version,
                 "entry_point": plugin.entry_point,
                 "value": plugin.value,
+                "file": module_file(plugin),
                 "blocked": reason is not None,
                 "reason": reason[0] if reason else "",
             }
@@ -217,10 +218,17 @@ def _ambiguous_names() -> list[dict[str, str]]:
 
 def _echo_report(found: dict[str, Any]) -> None:
     rows = [
-        (plugin["status"], plugin["distribution"], plugin["version"], plugin["entry_point"])
+        (
+            plugin["status"],
+            plugin["distribution"],
+            plugin["version"],
+            plugin["entry_point"],
+            ", ".join(hook.removeprefix("rlreg_") for hook in plugin["hooks"]),
+            plugin["file"] or plugin["location"],
+        )
         for plugin in found["plugins"]
     ]
-    echo_table(("status", "distribution", "version", "entry point"), rows)
+    echo_table(("status", "distribution", "version", "entry point", "hooks", "file"), rows)
     for finding in found["findings"]:
         click.echo(f"\n{finding['kind']}: {finding['subject']}")
         click.echo(f"  {finding['message']}")

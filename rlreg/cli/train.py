@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rlreg.runtime.train import RunResult
 
 EXIT_OFFSET = 128
+_CLONING = {"bc": "cloning", "bc10": "cloning, best 10 %"}
 
 
 class SignalFlag:
@@ -204,9 +205,7 @@ def _end(result: RunResult, stop: SignalFlag, as_json: bool) -> int:
 
 
 def _echo_results(result: RunResult) -> None:
-    rows = list(_result_rows(result))
-    if rows:
-        echo_table(("policy", "mean return", "std", "score %", "from"), rows)
+    _echo_figures(_result_rows(result))
     click.echo(f"run folder: {result.folder}")
 
 
@@ -217,12 +216,11 @@ def _result_rows(result: RunResult) -> Iterator[tuple[str, ...]]:
         return
     baselines = summary["baselines"]
     episodes = "{n_episodes} episodes"
-    if "random" in baselines:
-        figures = baselines["random"]
-        yield _row("random", figures, episodes.format(**figures))
-    if "behaviour" in baselines:
-        figures = baselines["behaviour"]
-        yield _row("behaviour", figures, f"all {figures['n_episodes']} episodes of the data set")
+    for name, figures in baselines.items():
+        played = episodes.format(**figures)
+        if name == "behaviour":
+            played = f"all {figures['n_episodes']} episodes of the data set"
+        yield _row(_CLONING.get(name, name), figures, played)
     if references is not None:
         # In the data sets that rlreg makes, the score 100 is that of the scripted controller.
         is_ours = references.source.startswith("metadata of rlreg/")
@@ -239,8 +237,19 @@ def _reference(references: Any) -> dict[str, Any]:
 
 
 def _row(name: str, figures: dict[str, Any], source: str) -> tuple[str, ...]:
-    numbers = (figures.get(key) for key in ("mean_return", "std_return", "normalized_score"))
+    numbers = [figures.get(key) for key in ("mean_return", "std_return", "normalized_score")]
+    rate = figures.get("success_rate")
+    numbers.append(None if rate is None else 100 * rate)
     return (name, *("" if number is None else f"{number:.1f}" for number in numbers), source)
+
+
+def _echo_figures(rows: Iterable[tuple[str, ...]]) -> None:
+    """Prints rows; without the success rate where no environment reports one."""
+    table = [("policy", "mean return", "std", "score %", "success %", "from"), *rows]
+    if len(table) > 1:
+        if not any(row[-2] for row in table[1:]):
+            table = [(*row[:-2], row[-1]) for row in table]
+        echo_table(table[0], table[1:])
 
 
 def _seed_rows(summary: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -311,10 +320,9 @@ def evaluate(
     if as_json:
         echo_json(document)
         return
-    row = _row(learnable.config.get_type(), document, f"{result.n_episodes} episodes, {path}")
-    echo_table(("policy", "mean return", "std", "score %", "from"), [row])
-    if result.success_rate is not None:
-        click.echo(f"success rate: {result.success_rate:.1%}")
+    _echo_figures(
+        [_row(learnable.config.get_type(), document, f"{result.n_episodes} episodes, {path}")]
+    )
     if result.normalized_score is None:
         note(f"no reference returns of {env_name(place)} are known: no score")
 

@@ -69,6 +69,7 @@ class Speed:
         sample_s: Seconds to draw a batch.
         device: Where.
         threads: Of torch on the CPU.
+        is_compiled: Whether updates were compiled.
         rounds: How often each variant had its turn.
         batch_size: Of a minibatch.
     """
@@ -78,6 +79,7 @@ class Speed:
     sample_s: float
     device: str
     threads: int
+    is_compiled: bool
     rounds: int
     batch_size: int
 
@@ -133,6 +135,7 @@ def measure(
     learnable.build_with_dataset(dataset)
     learnable.set_total_steps(_ASSUMED_RUN)
     resident = dataset.to(learnable.device)
+    learnable.settle_compile(resident, _ASSUMED_RUN)
     size: int = config.batch_size  # type: ignore[attr-defined]  # an offline config has it
     one: Any = _OneBatch(resident, size)  # all that training asks of a data set
     variants: dict[str, Callable[[], Any]] = {
@@ -147,6 +150,7 @@ def measure(
         sample_s=times["sample"] / CHUNK,
         device=str(learnable.device),
         threads=torch.get_num_threads(),
+        is_compiled=learnable.is_compiled,
         rounds=rounds,
         batch_size=size,
     )

@@ -11,7 +11,7 @@ import json
 import os
 import struct
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -242,15 +242,13 @@ def config_of(header: Header, path: Path, *, strict_lock: bool = False) -> Learn
         CheckpointError: If a plugin is missing, or is another version and ``strict_lock`` is set.
         ConfigError: If the config is not valid with the installed version.
     """
-    try:
-        require_installed(header.lock)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
     data = qualify(header.config, header.lock)
+    _require(path, [entry for entry in header.lock if not entry.path])
     try:
         report = _migrate(data, header.lock)
         config: LearnableConfig = validate(LearnableConfig, data)
     except ConfigError as error:
+        _require(path, header.lock)  # only now: a migration may have dropped what is not there
         changed = "; ".join(differences(header.lock, installed(header.lock)))
         subject = f"{path}: its config is not valid here{f' ({changed})' if changed else ''}"
         raise ConfigError(error.problems, subject=subject) from error
@@ -267,6 +265,13 @@ def config_of(header: Header, path: Path, *, strict_lock: bool = False) -> Learn
     if changes:
         warnings.warn(f"{path}: {'; '.join(changes)}", VersionWarning, stacklevel=3)
     return config
+
+
+def _require(path: Path, lock: Sequence[LockEntry]) -> None:
+    try:
+        require_installed(lock)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def _migrate(data: dict[str, Any], lock: tuple[LockEntry, ...]) -> list[str]:

@@ -230,10 +230,11 @@ def _traced(policy: PolicyModule) -> torch.export.ExportedProgram:
             policy, sample, dynamic_shapes={"parts": tuple({0: batch} for _ in sample)}
         )
     except Exception as error:  # torch raises whatever its tracer met
+        cause = str(error).strip().splitlines()[0]
         raise ExportError(
             f"{policy.learnable.config.get_type()!r} cannot be traced by torch.export: "
-            f"{type(error).__name__}: {str(error).strip().splitlines()[0]}. Its act() must "
-            "be plain torch for any batch: x.shape[0] instead of len(x), no numpy, no branches on values"
+            f"{type(error).__name__}: {cause}. Its act() must be plain torch for any batch: "
+            "x.shape[0] instead of len(x), no numpy, no branches on values"
         ) from error
 
 

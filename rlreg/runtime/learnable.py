@@ -111,7 +111,7 @@ class Learnable:
         self._is_training = True
         self.prepare()
 
-    def prepare(self, *, seed: int = 0, compile: str = "auto") -> None:  # noqa: A002
+    def prepare(self, *, seed: int = 0, compile: str = "auto") -> None:
         """Sets what belongs to the run, before anything is built.
 
         Raises:

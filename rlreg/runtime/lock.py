@@ -29,7 +29,7 @@ class LockEntry:
         kind: ``learnable``, ``encoder``, ...
         id: The qualified name, e.g. ``rlreg-iql/iql``.
         version: Version of the distribution; empty for what was registered by call.
-        schema: SHA-256 of the own schema.
+        schema: SHA-256 of the own schema, without its texts.
     """
 
     path: Path
@@ -73,7 +73,26 @@ def _entry(path: Path, item: OpenUnion) -> LockEntry:
 
 @functools.lru_cache(maxsize=512)
 def _own_hash(cls: type[OpenUnion], _generation: int) -> str:
-    return schema_hash(json_schema(cls, scope="own"))
+    return schema_hash(_without_texts(json_schema(cls, scope="own")))
+
+
+def _without_texts(node: Any) -> Any:
+    """Leaves out what a schema says to people: a better sentence, or a class's name, is no change.
+
+    Under ``properties`` and ``$defs`` the keys are names of the author's, whatever they are.
+    """
+    if isinstance(node, list):
+        return [_without_texts(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    texts = ("title", "description", "$id")
+    return {
+        key: {name: _without_texts(item) for name, item in value.items()}
+        if key in ("properties", "$defs")
+        else _without_texts(value)
+        for key, value in node.items()
+        if key not in texts
+    }
 
 
 # --- as JSON ------------------------------------------------------------------------------------

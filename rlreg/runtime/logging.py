@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from rlreg import registry
 from rlreg.errors import MissingExtraError, RlregError, RunError
 from rlreg.runtime.archive import replacing
 
 if TYPE_CHECKING:
+    from rlreg.config import LoggerFactory
     from rlreg.run_config import RunConfig
 
 METRICS_FILE = "metrics.jsonl"
@@ -133,6 +135,11 @@ class LoggerGroup:
         self._active = dict(enumerate(loggers))
         self._report = report
 
+    @classmethod
+    def of(cls, configs: Iterable[LoggerFactory], report: Callable[[str], None]) -> LoggerGroup:
+        """Makes the loggers of a run; each is known by who provides it."""
+        return cls([(_label(config), config.create()) for config in configs], report)
+
     def start(self, run: RunInfo) -> None:
         """Starts every logger.
 
@@ -171,6 +178,13 @@ class LoggerGroup:
                     f"the logger {name!r} failed and is switched off; training goes on: "
                     f"{type(error).__name__}: {error}"
                 )
+
+
+def _label(config: LoggerFactory) -> str:
+    record = registry.provenance(type(config))
+    if record.distribution == registry.LOCAL:
+        return record.id
+    return f"{record.name} of {record.distribution} {record.version}"
 
 
 # --- the file of metrics ------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from rlreg.errors import CheckpointError
 from rlreg.run_config import RunConfig
 from rlreg.runtime.archive import sync_folder
 from rlreg.runtime.checkpoint import save
-from rlreg.runtime.data.dataset import References, TransitionDataset
-from rlreg.runtime.environments import EnvLike
-from rlreg.runtime.evaluation import Evaluation, evaluate, evaluate_random
+from rlreg.runtime.data.dataset import TransitionDataset
+from rlreg.runtime.evaluation import Evaluation
+from rlreg.runtime.judging import Judge
 from rlreg.runtime.learnable import Learnable
 from rlreg.runtime.logging import LoggerGroup
 from rlreg.runtime.offline import Metrics, OfflineLearnable, PartialEpoch
@@ -84,54 +84,6 @@ class RunState:
             return cls(**{**data, "partial": PartialEpoch(**data["partial"])})
         except (TypeError, KeyError) as error:
             raise CheckpointError("the checkpoint was not written by a run") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """How the policy of a run is judged.
-
-    Attributes:
-        env: Where; ``None`` if nowhere.
-        references: What makes a return a score.
-        behaviour: What the policies that made the data set achieved in it, if there is one.
-    """
-
-    env: EnvLike | None
-    references: References | None
-    behaviour: Evaluation | None = None
-
-    def evaluate(
-        self, learnable: Learnable, run: RunConfig, tick: Callable[[], None]
-    ) -> Evaluation:
-        """Evaluates the policy as the run says."""
-        assert self.env is not None
-        settings = run.evaluation
-        return evaluate(
-            learnable,
-            self.env,
-            settings.n_episodes,
-            settings.seed,
-            deterministic=settings.deterministic,
-            references=self.references,
-            tick=tick,
-        )
-
-    def baselines(self, run: RunConfig, tick: Callable[[], None]) -> dict[str, Any]:
-        """Measures what the run is compared with."""
-        found: dict[str, Any] = {}
-        settings = run.evaluation
-        if "random" in settings.baselines and self.env is not None:
-            result = evaluate_random(
-                self.env,
-                settings.n_episodes,
-                settings.seed,
-                references=self.references,
-                tick=tick,
-            )
-            found["random"] = result.to_json()
-        if "behaviour" in settings.baselines and self.behaviour is not None:
-            found["behaviour"] = self.behaviour.to_json()
-        return found
 
 
 def offline_epochs(
@@ -254,7 +206,7 @@ class RunLoop:
                     break
                 self._end_epoch(epoch, num_epochs, unit)
                 self.tick()
-            self.baselines = self.judge.baselines(self.run, self.tick)
+            self.baselines = self.judge.baselines(self.run, self.learnable, self.tick)
         except StopRequested:
             self._save_last()
             return False
@@ -298,11 +250,17 @@ class RunLoop:
 
     def _evaluated(self, step: int) -> Metrics:
         """Evaluates, notes the result in the state, and returns its part of the row."""
-        if self.judge.env is None:
-            return {}
         begun = time.perf_counter()
-        result = self.judge.evaluate(self.learnable, self.run, self.tick)
+        row: Metrics = {}
+        if self.judge.env is not None:
+            result = self.judge.evaluate(self.learnable, self.run, self.tick)
+            self._note(step, result)
+            row = {name: v for name, v in result.to_json().items() if v is not None}
+        row |= self.judge.figures(self.learnable)
         self.display.leave_out(time.perf_counter() - begun)
+        return {f"evaluation/{name}": float(value) for name, value in row.items()}
+
+    def _note(self, step: int, result: Evaluation) -> None:
         figures = {"step": step, **result.to_json()}
         state = self.state
         state.evaluations.append(figures)
@@ -312,8 +270,6 @@ class RunLoop:
             state.num_stale += 1
         patience = self.run.train.patience
         state.is_over = patience is not None and state.num_stale >= patience
-        shown = {name: value for name, value in result.to_json().items() if value is not None}
-        return {f"evaluation/{name}": float(value) for name, value in shown.items()}
 
     # --- saving ---------------------------------------------------------------------------------
 

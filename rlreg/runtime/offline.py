@@ -66,7 +66,12 @@ class OfflineLearnable(Learnable):
     In ``update`` the batch is checked, scaled and on the device, whoever called it. The returned
     values may be tensors: the training loop reads them once an epoch, so that no step waits for the
     device. ``config.batch_size`` is the size of a minibatch.
+
+    Attributes:
+        is_compiled: Whether the training loop runs compiled updates.
     """
+
+    is_compiled = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -91,6 +96,22 @@ class OfflineLearnable(Learnable):
             then. ShapeError: If an array has the wrong shape.
         """
         raise NotImplementedError(f"{type(self).__name__} does not write update")
+
+    def settle_compile(self, dataset: TransitionDataset, n_steps: int) -> str:
+        """Decides whether a run's updates are compiled, and makes ready for it.
+
+        ``fit`` and ``train`` call it before the first update. A learnable with a compiled path
+        overrides it, together with :meth:`run_updates`, and sets ``is_compiled``.
+
+        Args:
+            dataset: On the device.
+            n_steps: Updates of the whole run, which ``compile="auto"`` goes by.
+
+        Returns:
+            Why, in one sentence; empty where there is nothing to choose.
+        """
+        del dataset, n_steps
+        return ""
 
     def prepare_batch(self, raw: Mapping[str, Any]) -> Batch:
         """Checks a batch, moves it to the device and scales it."""
@@ -172,8 +193,10 @@ class OfflineLearnable(Learnable):
         self.build_with_dataset(dataset)
         if self.total_steps is None:
             self.set_total_steps(self.grad_step + n_steps)
+        resident = dataset.to(self.device)
+        self.settle_compile(resident, n_steps)
         return self._epochs(
-            dataset.to(self.device), n_steps, n_steps_per_epoch, evaluators or {}, callbacks, logger
+            resident, n_steps, n_steps_per_epoch, evaluators or {}, callbacks, logger
         )
 
     def _epochs(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -21,6 +23,29 @@ Callback: TypeAlias = Callable[[Any, int, int], None]
 
 EPOCH_LENGTH = 25
 """Updates of an epoch unless told otherwise (Maze)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkRow:
+    """What was measured with one kind of environment.
+
+    Attributes:
+        name: Which kind.
+        rates: Transitions per second of each part, and of all parts together as ``end_to_end``.
+        figures: Other numbers; shares are in [0, 1].
+        bottleneck: The part that holds the others back, and why.
+        knob: What to change about it.
+    """
+
+    name: str
+    rates: Mapping[str, float]
+    figures: Mapping[str, float] = field(default_factory=dict)
+    bottleneck: str = ""
+    knob: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Gives the row as values for JSON."""
+        return asdict(self)
 
 
 class OnlineLearnable(Learnable):
@@ -70,6 +95,34 @@ class OnlineLearnable(Learnable):
         Optional for the author: the place for checks, and for what makes sense once an epoch only.
         """
         return means
+
+    def benchmark(
+        self, env: Any, engine: RolloutEngineFactory | None, seconds: float
+    ) -> list[BenchmarkRow]:
+        """Measures how fast it trains here; what ``rlreg bench`` prints.
+
+        Optional for the author: this one knows only the rate of the whole. Write it to measure the
+        parts, to name the one that holds the others back and the setting that changes that.
+
+        Args:
+            env: Id, settings, spec or factory; ``None`` leaves the choice to the learnable.
+            engine: How transitions are collected.
+            seconds: How long to measure, after a warm-up.
+
+        Raises:
+            ConfigError: If it needs an environment and none is given.
+        """
+        if env is None:
+            raise ConfigError(f"bench {self.config.get_type()}: say in which environment: --env ID")
+        trainer = self.trainer(env, n_epochs=1_000_000, epoch_length=1, engine=engine)
+        try:
+            next(trainer)
+            begun, before = time.perf_counter(), self.env_steps
+            while (passed := time.perf_counter() - begun) < seconds:
+                next(trainer)
+        finally:
+            trainer.close()  # type: ignore[attr-defined]  # it is a generator
+        return [BenchmarkRow("env", {"end_to_end": (self.env_steps - before) / passed})]
 
     # --- the loop -------------------------------------------------------------------------------
 

@@ -184,6 +184,11 @@ class StepExtras(torch.optim.Optimizer):
         if announce is not None:
             announce(total_steps)
 
+    @property
+    def schedule(self) -> Steppable | None:
+        """The schedule, once there is one."""
+        return self._schedule
+
     def prepare(self) -> None:
         """Makes the schedule; groups and learning rates are final from here on.
 
@@ -201,9 +206,13 @@ class StepExtras(torch.optim.Optimizer):
         if self.clip_grad_norm is not None:
             nn.utils.clip_grad_norm_(parameters_in(self), self.clip_grad_norm)
         loss = super().step(closure)
+        self.advance()
+        return loss
+
+    def advance(self) -> None:
+        """Moves the schedule on by one update; for learners that do the step themselves."""
         if self._schedule is not None:
             self._schedule.step()
-        return loss
 
     def state_dict(self) -> dict[str, Any]:
         """Returns torch's state and, where there is a schedule, its own."""

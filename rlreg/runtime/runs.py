@@ -19,11 +19,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rlreg.errors import FileFormatError, RunError
+from rlreg.errors import CheckpointError, ConfigError, FileFormatError, RunError
 from rlreg.files import dump_yaml, load_run
 from rlreg.run_config import RunConfig
 from rlreg.runtime.archive import sync_folder, write_text
-from rlreg.runtime.lock import lock_of, lock_to_json
+from rlreg.runtime.lock import lock_from_json, lock_of, lock_to_json, require_installed
 from rlreg.runtime.logging import METRICS_FILE
 
 RUN_FILE = "run.yaml"
@@ -70,6 +70,26 @@ class RunFolder:
             raise RunError(f"{path}: this folder has no {RUN_FILE}, so it is no run folder")
         return cls(path)
 
+    def rewrite_run(self, run: RunConfig, **reasons: str) -> None:
+        """Replaces ``run.yaml`` once more is settled.
+
+        Args:
+            run: The run.
+            reasons: Comments, by the field of the run they explain.
+
+        Raises:
+            RunError: If it cannot be written.
+        """
+        lines = dump_yaml(run).splitlines()
+        for name, reason in reasons.items():
+            lines = [
+                f"{line}  # {reason}" if line.startswith(f"{name}:") else line for line in lines
+            ]
+        try:
+            write_text(self.path / RUN_FILE, "\n".join(lines) + "\n")
+        except OSError as error:
+            raise RunError(f"{self.path}: {RUN_FILE}: {error.strerror or error}") from error
+
     # --- what is in it --------------------------------------------------------------------------
 
     @property
@@ -98,8 +118,17 @@ class RunFolder:
         Raises:
             FileFormatError: If it cannot be read.
             ConfigError: If it is not valid with what is installed.
+            CheckpointError: If that is for want of a plugin; the message says what to install.
         """
-        return load_run(self.path)
+        try:
+            return load_run(self.path)
+        except ConfigError:
+            lock = self.read_lock()
+            try:
+                require_installed(lock_from_json(lock) if lock else [])
+            except CheckpointError as error:
+                raise CheckpointError(f"{self.path}: {error}") from error
+            raise
 
     def read_lock(self) -> dict[str, Any]:
         """Reads ``rlreg.lock``; empty if it is not there."""

@@ -24,7 +24,8 @@ from rlreg.runtime.data.load import load_dataset
 from rlreg.runtime.lock import differences, lock_from_json, lock_of
 from rlreg.runtime.progress import Display
 from rlreg.runtime.runs import RUN_FILE, RunFolder, read_json, require_empty, to_text
-from rlreg.runtime.train import DEFAULT_DATASET, RunResult, resume, train
+from rlreg.runtime.settling import DEFAULT_DATASET
+from rlreg.runtime.train import RunResult, resume, train
 
 SEEDS_FILE = "seeds.json"
 SUMMARY_FILE = "summary.json"

@@ -13,9 +13,7 @@ from typing import Any, Literal
 from rlreg.config import LearnableConfig
 from rlreg.creation import create
 from rlreg.errors import (
-    ConfigError,
     EnvironmentSpecError,
-    Problem,
     RlregError,
     RunError,
     VersionWarning,
@@ -27,18 +25,18 @@ from rlreg.runtime.data.dataset import References, TransitionDataset
 from rlreg.runtime.data.load import load_dataset, locate
 from rlreg.runtime.environments import EnvLike, env_name, make_env
 from rlreg.runtime.evaluation import evaluate_behaviour, references_of
+from rlreg.runtime.evaluators import make_evaluators
+from rlreg.runtime.judging import Judge
 from rlreg.runtime.learnable import Learnable
 from rlreg.runtime.lock import differences, lock_from_json, lock_of
 from rlreg.runtime.logging import LoggerGroup, RunInfo, drop_rows_after
-from rlreg.runtime.loop import Epoch, Judge, RunLoop, RunState, offline_epochs, online_epochs
+from rlreg.runtime.loop import Epoch, RunLoop, RunState, offline_epochs, online_epochs
 from rlreg.runtime.offline import OfflineLearnable
-from rlreg.runtime.online import EPOCH_LENGTH, OnlineLearnable
+from rlreg.runtime.online import OnlineLearnable
 from rlreg.runtime.progress import Display
 from rlreg.runtime.runs import RunFolder, default_folder, require_empty
-
-DEFAULT_DATASET = "rlreg/pendulum/mixed-v0"
-DEFAULT_UPDATES = 10_000
-DEFAULT_TRANSITIONS = 100_000
+from rlreg.runtime.settling import DEFAULT_DATASET
+from rlreg.runtime.settling import settle_run as settle_run
 
 RunLike = RunConfig | LearnableConfig | Mapping[str, Any] | str | os.PathLike[str]
 Status = Literal["finished", "interrupted", "already finished"]
@@ -141,56 +139,7 @@ def resume(
         return session.go_on(checkpoint, strict_lock=strict_lock)
 
 
-# --- settling a run -----------------------------------------------------------------------------
-
-
-def settle_run(run: RunConfig) -> RunConfig:
-    """Fills in what depends on the regime, and refuses what belongs to the other one.
-
-    Raises:
-        ConfigError: With everything that does not fit.
-    """
-    is_online = run.learnable.regime == "online"
-    problems = list(_misplaced(run, is_online))
-    if problems:
-        raise ConfigError(problems)
-    train_update: dict[str, Any] = {}
-    if is_online and run.train.n_steps is None and run.train.n_epochs is None:
-        train_update["n_steps"] = DEFAULT_TRANSITIONS
-    if is_online and run.train.n_epochs is not None and run.train.epoch_length is None:
-        train_update["epoch_length"] = EPOCH_LENGTH
-    if not is_online and run.train.n_steps is None:
-        train_update["n_steps"] = DEFAULT_UPDATES
-    update: dict[str, Any] = {"train": run.train.model_copy(update=train_update)}
-    if run.evaluation.at_start is None:
-        update["evaluation"] = run.evaluation.model_copy(update={"at_start": is_online})
-    if run.name is None:
-        update["name"] = run.learnable.get_type()
-    if not is_online and run.dataset is None:
-        update["dataset"] = DEFAULT_DATASET
-    return run.model_copy(update=update)
-
-
-def _misplaced(run: RunConfig, is_online: bool) -> Iterator[Problem]:
-    name = run.learnable.get_type()
-    if not is_online:
-        if run.env is not None:
-            hint = "the environment to evaluate in is evaluation.env"
-            yield Problem(("env",), f"{name!r} learns from a data set", repr(run.env), hint)
-        if run.engine is not None:
-            yield Problem(("engine",), f"{name!r} learns from a data set and collects nothing")
-        for key in ("n_epochs", "epoch_length"):
-            if getattr(run.train, key) is not None:
-                hint = "use train.n_steps and train.n_steps_per_epoch"
-                yield Problem(("train", key), "is for online learnables", hint=hint)
-        return
-    if run.dataset is not None:
-        yield Problem(("dataset",), f"{name!r} learns from an environment", run.dataset)
-    if run.env is None:
-        hint = "for example --env CartPole-v1"
-        yield Problem(("env",), f"{name!r} needs an environment to train in", hint=hint)
-    if run.train.n_steps is not None and run.train.n_epochs is not None:
-        yield Problem(("train", "n_epochs"), "give n_steps or n_epochs, not both")
+# --- getting started ------------------------------------------------------------------------------
 
 
 def make_learnable(run: RunConfig) -> Learnable:
@@ -314,9 +263,8 @@ class _Session:
         if not self._is_online and self.learnable.total_steps != self.run.train.n_steps:
             assert self.run.train.n_steps is not None
             self.learnable.set_total_steps(self.run.train.n_steps)
-        loggers = LoggerGroup(
-            [(str(config.type), config.create()) for config in self.run.logging], display.note
-        )
+        self._settle_compile(display)
+        loggers = LoggerGroup.of(self.run.logging, display.note)
         loggers.start(RunInfo(self.folder.path, self.run, state.step))
         return RunLoop(
             self.folder,
@@ -329,6 +277,21 @@ class _Session:
             should_stop=self.should_stop,
             wall_s=wall_s,
         )
+
+    def _settle_compile(self, display: Display) -> None:
+        """Decides whether updates are compiled and writes it down: a resumed run does the same."""
+        if not isinstance(self.learnable, OfflineLearnable):
+            return
+        assert self.dataset is not None
+        assert self.run.train.n_steps is not None
+        reason = self.learnable.settle_compile(self.dataset, self.run.train.n_steps)
+        if not reason:
+            return
+        mode = "on" if self.learnable.is_compiled else "off"
+        display.note(f"compile: {mode}, because {reason}")
+        if self.run.compile == "auto":
+            self.run = self.run.model_copy(update={"compile": mode})
+            self.folder.rewrite_run(self.run, compile=reason)
 
     def _judge_offline(self, display: Display) -> Judge:
         assert self.run.dataset is not None
@@ -349,8 +312,9 @@ class _Session:
         if references is None and env is not None:
             display.note(f"no reference returns of {dataset.info.name} are known: no scores")
         behaviour = evaluate_behaviour(dataset, references=references)
+        evaluators = make_evaluators(self.run.evaluation.evaluators, self.learnable)
         self.dataset = dataset.to(self.learnable.device)
-        return Judge(env, references, behaviour)
+        return Judge(env, references, behaviour, self.dataset, evaluators)
 
     def _judge_online(self) -> Judge:
         env: EnvLike | None = self.run.evaluation.env

@@ -15,7 +15,7 @@ from rlreg.config import RolloutEngineFactory
 from rlreg.errors import ConfigError
 from rlreg.open_union import validate
 from rlreg.runtime.learnable import Spaces
-from rlreg.runtime.online import Metrics, OnlineLearnable
+from rlreg.runtime.online import BenchmarkRow, Metrics, OnlineLearnable
 from rlreg.runtime.spaces import ActionPlan, FlatteningPlan, Space
 
 from . import heads
@@ -97,6 +97,19 @@ class IMPALA(OnlineLearnable):
             updates.close()  # type: ignore[attr-defined]  # it is a generator
             # Its model and optimizer are ours; the counters are all that must outlive it.
             self._resumed = session.counters()
+
+    def benchmark(
+        self, env: Any, engine: RolloutEngineFactory | None, seconds: float
+    ) -> list[BenchmarkRow]:
+        """Measures environments, policy, learner and all together; nothing of ``self`` changes."""
+        from .benchmark import measure_all
+
+        def make(observation_space: Any, action_space: Any) -> Learner:
+            model = TorchActorCritic.of(self.config, observation_space, action_space)
+            return make_learner(model.to(self.device), self.config)
+
+        chosen = engine or validate(RolloutEngineFactory, default_engine())
+        return measure_all(env, chosen, make, self.config, seconds)
 
     def epoch_metrics(self, means: Metrics) -> Metrics:
         """Checks the accounting; adds episode returns, queues, actors, and Maze's names."""

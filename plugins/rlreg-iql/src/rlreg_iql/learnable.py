@@ -14,6 +14,7 @@ from rlreg.runtime.batch import Batch
 from rlreg.runtime.learnable import Spaces
 from rlreg.runtime.offline import OfflineLearnable
 from rlreg.runtime.optimizers import set_learning_rate
+from rlreg_iql.compiled import PAYS_FROM, CompiledUpdates, NotCompiledError, reason_against
 from rlreg_iql.learner import RULES, IQLLearner, Networks
 from rlreg_iql.networks import (
     ActionFeatures,
@@ -27,6 +28,7 @@ from rlreg_iql.networks import (
 )
 
 if TYPE_CHECKING:
+    from rlreg.runtime.data import TransitionDataset
     from rlreg_iql.config import IQLConfig
 
 
@@ -51,6 +53,7 @@ class IQL(OfflineLearnable):
     actor_optim: torch.optim.Optimizer
     critic_optim: torch.optim.Optimizer
     value_optim: torch.optim.Optimizer | None = None
+    _compiled: CompiledUpdates | None = None
 
     def build_networks(self, spaces: Spaces) -> None:
         """Makes networks and optimizers; see :class:`rlreg.Learnable`."""
@@ -100,11 +103,54 @@ class IQL(OfflineLearnable):
             )
 
     def _make_learner(self) -> IQLLearner:
+        return IQLLearner(self.config, *self._parts())
+
+    def _parts(self) -> tuple[Networks, dict[str, torch.optim.Optimizer], ActionFeatures]:
         optimizers = {"actor": self.actor_optim, "critic": self.critic_optim}
         if self.value_optim is not None:
             optimizers["value"] = self.value_optim
         networks = Networks(self.policy, self.critics, self.target_critics, self.value)
-        return IQLLearner(self.config, networks, optimizers, self._features)
+        return networks, optimizers, self._features
+
+    # --- compiled -------------------------------------------------------------------------------
+
+    def settle_compile(self, dataset: TransitionDataset, n_steps: int) -> str:
+        """Decides whether updates are compiled; see :class:`rlreg.OfflineLearnable`."""
+        self._compiled, self.is_compiled = None, False
+        if self.compile == "off":
+            return ""
+        parts = self._parts()
+        reason = reason_against(*parts, self.device)
+        if reason is None and self.compile == "auto" and n_steps < PAYS_FROM:
+            reason = f"compiling pays from {PAYS_FROM:,} updates on"
+        if reason is not None:
+            return reason
+        compiled = CompiledUpdates(self.config, *parts)
+        try:
+            compiled.warm_up(self._draw(dataset, torch.Generator()))
+        except NotCompiledError as error:
+            return str(error)
+        self._compiled, self.is_compiled = compiled, True
+        return f"{n_steps:,} updates pay for it" if self.compile == "auto" else "the run says so"
+
+    def run_updates(self, dataset: TransitionDataset, n_steps: int) -> dict[str, Tensor]:
+        """Runs a chunk, compiled where that is settled; see :class:`rlreg.OfflineLearnable`."""
+        if self._compiled is None:
+            return super().run_updates(dataset, n_steps)
+        before = self.generator.get_state()
+        totals = None
+        try:
+            totals = self._compiled.run(lambda: self._draw(dataset, self.generator), n_steps)
+        finally:
+            if totals is None:
+                self.generator.set_state(before)
+        if totals is None:  # something was not finite: the plain path finds out what and where
+            return super().run_updates(dataset, n_steps)
+        self.grad_step += n_steps
+        return totals
+
+    def _draw(self, dataset: TransitionDataset, generator: torch.Generator) -> Batch:
+        return self.scale_batch(Batch(**dataset.sample(self.config.batch_size, generator)))
 
     def update(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Does one update; see :class:`rlreg.OfflineLearnable`.

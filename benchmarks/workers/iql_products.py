@@ -1,0 +1,39 @@
+"""The matrix products of one update and nothing else: what no implementation can be faster than."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from turns import serve
+
+WIDTH, BATCH_SIZE, NARROW = 256, 256, 23
+NUM_WIDE = 16  # forward: 2 targets, 2 critics, value of s', of s, new value, actor; backward: 4 x 2
+NUM_NARROW = 12  # first layers, forward and their weights' gradients
+
+
+def main() -> None:
+    updates = int(sys.argv[1])
+    square, wide = torch.randn(WIDTH, WIDTH), torch.randn(BATCH_SIZE, WIDTH)
+    out = torch.empty(BATCH_SIZE, WIDTH)
+    first, narrow = torch.randn(NARROW, WIDTH), torch.randn(BATCH_SIZE, NARROW)
+
+    def turn() -> float:
+        begun = time.perf_counter()
+        for _ in range(updates):
+            for _ in range(NUM_WIDE):
+                torch.mm(wide, square, out=out)
+            for _ in range(NUM_NARROW):
+                torch.mm(narrow, first, out=out)
+        return time.perf_counter() - begun
+
+    serve({"threads": torch.get_num_threads(), "versions": {}}, turn)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""MLflow as a logger of rlreg."""

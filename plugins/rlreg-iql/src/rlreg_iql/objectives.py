@@ -1,0 +1,142 @@
+"""What IQL minimises, as functions of whatever computes its networks.
+
+The plain learner hands in modules, the compiled one functions of parameters. So both minimise the
+same thing by construction and report the same metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rlreg.runtime.batch import Batch
+from rlreg_iql import losses
+from rlreg_iql.networks import LOG_STD_MIN, ActionFeatures
+
+if TYPE_CHECKING:
+    from rlreg_iql.config import IQLConfig
+
+_NEAR_FLOOR = 0.1
+
+Metrics = dict[str, Tensor]
+Result = tuple[Tensor, Metrics]
+"""A loss, and what is reported about it without gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """The networks of IQL as functions.
+
+    Attributes:
+        score: From observations and actions to log-probabilities ``[B]`` and log-deviations.
+        critics: From observations and action features to ``[E, B]``.
+        target_critics: The same.
+        value: From observations to ``[B]``.
+    """
+
+    score: Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
+    critics: Callable[[Tensor, Tensor], Tensor]
+    target_critics: Callable[[Tensor, Tensor], Tensor]
+    value: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the steps of one update share.
+
+    Attributes:
+        batch: The transitions.
+        actions: What the policy is scored on, ``[B, A]`` or categories ``[B, parts]``.
+        action_features: What the critics read, ``[B, F]``.
+        target_values: Least of the target critics, ``[B]``, before this update.
+    """
+
+    batch: Batch
+    actions: Tensor
+    action_features: Tensor
+    target_values: Tensor
+
+
+class Objectives:
+    """The losses of one update.
+
+    Args:
+        config: Numbers of the update.
+        features: How actions enter the critics.
+        action_limit: Actions of the data are clipped to this absolute value first; none if
+            ``None``.
+    """
+
+    def __init__(
+        self, config: IQLConfig, features: ActionFeatures, action_limit: float | None
+    ) -> None:
+        self._config = config
+        self._features = features
+        self._action_limit = action_limit
+
+    def prepare(self, networks: Functions, batch: Batch) -> Work:
+        """Computes what all steps of an update share."""
+        actions = batch.actions
+        if self._features.is_discrete:
+            scored = self._features.categories(actions)
+        elif self._action_limit is not None:
+            actions = scored = actions.clamp(-self._action_limit, self._action_limit)
+        else:
+            scored = actions
+        features = self._features.encode(actions, batch.rewards.dtype)
+        with torch.no_grad():
+            targets = networks.target_critics(batch.observations, features)  # [E, B]
+        return Work(batch, scored, features, targets.amin(dim=0))
+
+    def critics_and_value(self, networks: Functions, work: Work) -> Result:
+        """The sum of the next two, from the value before the update."""
+        q_loss, q_metrics = self.critics(networks, work)
+        v_loss, v_metrics = self.value(networks, work)
+        return q_loss + v_loss, {**q_metrics, **v_metrics}
+
+    def critics(self, networks: Functions, work: Work) -> Result:
+        """Equation 6."""
+        batch = work.batch
+        with torch.no_grad():
+            targets = losses.td_targets(
+                batch.rewards,
+                batch.terminations,
+                batch.intervals,
+                networks.value(batch.next_observations),
+                self._config.gamma,
+            )  # [B]
+        values = networks.critics(batch.observations, work.action_features)  # [E, B]
+        loss = losses.critic_loss(values, targets).mean(dim=1).sum()
+        return loss, {"q_loss": loss.detach(), "diagnostics/q_mean": values.detach().mean()}
+
+    def value(self, networks: Functions, work: Work) -> Result:
+        """Equation 5."""
+        values = networks.value(work.batch.observations)  # [B]
+        differences = work.target_values - values
+        loss = losses.expectile_loss(differences, self._config.expectile).mean()
+        return loss, {"v_loss": loss.detach(), "diagnostics/v_mean": values.detach().mean()}
+
+    def actor(self, networks: Functions, work: Work) -> Result:
+        """Equation 7."""
+        observations = work.batch.observations
+        with torch.no_grad():
+            advantages = work.target_values - networks.value(observations)  # [B]
+            weights = losses.advantage_weights(
+                advantages, self._config.weight_temp, self._config.max_weight
+            )
+        scores, log_stds = networks.score(observations, work.actions)
+        loss = losses.policy_loss(scores, weights).mean()
+        is_capped = weights >= self._config.max_weight
+        metrics = {
+            "actor_loss": loss.detach(),
+            "diagnostics/advantage_mean": advantages.mean(),
+            "diagnostics/weight_at_max": is_capped.to(weights.dtype).mean(),
+        }
+        if log_stds is not None:
+            is_low = log_stds.detach() <= LOG_STD_MIN + _NEAR_FLOOR
+            metrics["diagnostics/log_std_at_floor"] = is_low.to(weights.dtype).mean()
+        return loss, metrics

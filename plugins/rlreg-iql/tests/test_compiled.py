@@ -1,0 +1,393 @@
+"""Compiled updates do what plain updates do.
+
+Most tests run the step as it is handed to the compiler, without compiling it, which is the same
+computation; the slow half of the truth, the compiler's own code, is in the tests that ask for
+``inductor``.
+"""
+
+import warnings
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import rlreg
+from rlreg.errors import NonFiniteError
+from rlreg_iql import compiled
+from rlreg_iql.compiled import PAYS_FROM, CompiledUpdates, NotCompiledError
+
+SMALL = {"type": "vector", "hidden_units": [8, 8]}
+NORMED = {"type": "vector", "hidden_units": [8, 6], "use_layer_norm": True, "activation": "geglu"}
+COSINE = {"type": "cosine_annealing"}
+WARMUP = {"type": "warmup", "warmup_steps": 7}
+VARIANTS = {
+    "defaults": {},
+    "paper": {"update_rule": "paper"},
+    "state dependent": {"actor_kind": "normal_state_dependent"},
+    "deterministic": {"actor_kind": "deterministic"},
+    "one critic": {"n_critics": 1},
+    "five critics": {"n_critics": 5, "critic_encoder_factory": NORMED},
+    "other encoders": {
+        "actor_encoder_factory": NORMED,
+        "value_encoder_factory": {"type": "vector", "hidden_units": [5], "activation": "tanh"},
+    },
+    "own value rate": {"value_learning_rate": 1e-2},
+    "paper, own optimizers": {
+        "update_rule": "paper",
+        "value_optim_factory": {"type": "adam", "betas": [0.8, 0.99], "eps": 1e-5},
+        "critic_optim_factory": {"type": "adam_w", "weight_decay": 0.1},
+    },
+    "weight decay": {"critic_optim_factory": {"type": "adam", "weight_decay": 0.1}},
+    "clipped and scheduled": {
+        "actor_optim_factory": {
+            "type": "adam", "clip_grad_norm": 0.05, "lr_scheduler_factory": COSINE,
+        },
+        "critic_optim_factory": {
+            "type": "adam_w", "weight_decay": 0.01, "clip_grad_norm": 0.05,
+            "lr_scheduler_factory": WARMUP,
+        },
+    },
+    "scalers": {
+        "observation_scaler": {"type": "standard"},
+        "reward_scaler": {"type": "return"},
+        "action_scaler": {"type": "min_max"},
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Calls the step itself where the compiled one would be called."""
+    monkeypatch.setattr(compiled, "_compile", lambda step: step)
+
+
+@pytest.fixture(scope="module")
+def inductor(tmp_path_factory):
+    """Compiles, with a cache of this module's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLREG_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        yield
+
+
+def make_data(size=400, *, bad_row=None, seed=0):
+    rng = np.random.default_rng(seed)
+    rewards = rng.normal(size=size).astype(np.float32)
+    if bad_row is not None:
+        rewards[bad_row] = np.nan
+    return rlreg.TransitionDataset.from_arrays(
+        rng.normal(size=(size, 3)).astype(np.float32),
+        rng.uniform(-2, 2, (size, 2)).astype(np.float32),
+        rewards,
+        rng.random(size) < 0.1,
+        next_observations=rng.normal(size=(size, 3)).astype(np.float32),
+        action_space=spaces.Box(-2, 2, (2,), np.float32),
+        allow_non_finite=True,
+    )
+
+
+def make(data, mode, *, n_steps=1000, **settings):
+    for name in ("actor", "critic", "value"):
+        settings.setdefault(f"{name}_encoder_factory", SMALL)
+    learnable = rlreg.create(
+        "iql", device="cpu", seed=3, compile=mode, **{"batch_size": 32, **settings}
+    )
+    learnable.build_with_dataset(data)
+    learnable.set_total_steps(n_steps)
+    learnable.settle_compile(data, n_steps)
+    return learnable
+
+
+def numbers(learnable):
+    """Returns every tensor of a learnable's state by its path."""
+    found = {}
+
+    def visit(value, path):
+        if isinstance(value, torch.Tensor):
+            found[path] = value.detach().clone()
+        elif isinstance(value, dict):
+            for key, part in value.items():
+                visit(part, f"{path}/{key}")
+        elif isinstance(value, list | tuple):
+            for index, part in enumerate(value):
+                visit(part, f"{path}/{index}")
+        elif isinstance(value, int | float):
+            found[path] = torch.tensor(float(value))
+
+    visit(learnable.state_dict(), "")
+    return found
+
+
+def assert_close(first, second, tolerance=1e-5):
+    one, two = numbers(first), numbers(second)
+    assert one.keys() == two.keys()
+    for path, value in one.items():
+        other = two[path]
+        if path.startswith("/rng"):
+            assert torch.equal(value, other), path
+        else:
+            torch.testing.assert_close(value, other, rtol=tolerance, atol=tolerance, msg=path)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_twenty_updates_equal_plain_ones(name, uncompiled):
+    data = make_data()
+    plain, fast = (make(data, mode, **VARIANTS[name]) for mode in ("off", "on"))
+    assert (plain.is_compiled, fast.is_compiled) == (False, True)
+    one, two = plain.train_epoch(data, 20), fast.train_epoch(data, 20)
+    assert one.keys() == two.keys()
+    for key, value in one.items():
+        assert two[key] == pytest.approx(value, rel=1e-4, abs=1e-5), key
+    assert_close(plain, fast)
+    assert fast.grad_step == 20
+
+
+@pytest.mark.parametrize("name", ["paper, own optimizers", "clipped and scheduled"])
+def test_the_compiler_s_code_equals_plain_updates(name, inductor):
+    data = make_data()
+    plain, fast = (make(data, mode, **VARIANTS[name]) for mode in ("off", "on"))
+    assert fast.is_compiled
+    one, two = plain.train_epoch(data, 20), fast.train_epoch(data, 20)
+    assert one == pytest.approx(two, rel=1e-4, abs=1e-5)
+    assert_close(plain, fast)
+
+
+def test_plain_and_compiled_updates_take_turns(uncompiled):
+    data = make_data()
+    plain, mixed = (make(data, mode) for mode in ("off", "on"))
+    kept = mixed._compiled
+    for is_fast in (False, True, False, True):
+        mixed._compiled = kept if is_fast else None
+        plain.train_epoch(data, 7)
+        mixed.train_epoch(data, 7)
+    assert_close(plain, mixed)
+
+
+def test_a_restored_state_is_what_goes_on(uncompiled):
+    data = make_data()
+    first, second = (make(data, "on") for _ in range(2))
+    first.train_epoch(data, 60)
+    second.train_epoch(data, 7)
+    second.load_state_dict(first.state_dict())
+    for learnable in (first, second):
+        learnable.train_epoch(data, 60)
+    one, two = numbers(first), numbers(second)
+    assert all(torch.equal(value, two[path]) for path, value in one.items())
+
+
+# --- not finite ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["d3rlpy", "paper"])
+def test_a_number_that_is_not_finite_raises_as_the_plain_path_does(rule, uncompiled):
+    data = make_data(bad_row=7)
+    settings = {
+        "update_rule": rule,
+        "critic_optim_factory": {"type": "adam", "lr_scheduler_factory": WARMUP},
+    }
+    plain, fast = (make(data, mode, **settings) for mode in ("off", "on"))
+    errors = []
+    for learnable in (plain, fast):
+        with pytest.raises(NonFiniteError, match=r"update \d+: .*rewards are not finite") as caught:
+            learnable.train_epoch(data, 200)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+    assert plain.grad_step == fast.grad_step
+    assert_close(plain, fast, 0.0)
+
+
+def test_an_overflow_at_the_first_update_leaves_nothing(uncompiled, snapshot):
+    take, assert_same = snapshot
+    data = make_data()
+    learnable = make(data, "on")
+    with torch.no_grad():
+        learnable.critics.head.weight.fill_(1e25)
+    before = take(learnable)
+    with pytest.raises(NonFiniteError, match="update 1: "):
+        learnable.train_epoch(data, 10)
+    assert_same(before, take(learnable))
+
+
+def test_an_error_of_the_data_leaves_nothing(uncompiled, snapshot):
+    take, assert_same = snapshot
+    data = make_data()
+    learnable = make(data, "on", critic_optim_factory={
+        "type": "adam", "lr_scheduler_factory": WARMUP,
+    })  # fmt: skip
+    learnable.train_epoch(data, 3)
+    before, stream = take(learnable), learnable.generator.get_state()
+    draws = iter(range(5))
+
+    class Failing:
+        def sample(self, size, generator):
+            if next(draws) == 4:
+                raise RuntimeError("the disk is gone")
+            return data.sample(size, generator)
+
+    with pytest.raises(RuntimeError, match="disk"):
+        learnable.train_epoch(Failing(), 50)
+    assert_same(before, take(learnable))
+    assert torch.equal(stream, learnable.generator.get_state())
+
+
+# --- the choice ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"critic_encoder_factory": {**SMALL, "dropout_rate": 0.1}}, "dropout"),
+        ({"actor_encoder_factory": {**SMALL, "use_batch_norm": True}}, "batch normalisation"),
+        ({"critic_encoder_factory": {**SMALL, "use_batch_norm": True}}, "encoders"),
+        ({"value_encoder_factory": {"type": "simba", "feature_size": 8}}, "encoders"),
+        ({"actor_optim_factory": {"type": "sgd"}}, "'adam' and 'adam_w'"),
+        ({"actor_optim_factory": {"type": "adam", "amsgrad": True}}, "no variant of Adam"),
+        ({"n_critics": 9}, "at most 8 critics"),
+    ],
+)
+def test_what_cannot_be_compiled_runs_plain_and_says_why(settings, reason, uncompiled):
+    data = make_data()
+    learnable = make(data, "on", **settings)
+    assert not learnable.is_compiled
+    assert reason in learnable.settle_compile(data, 1000)
+    learnable.train_epoch(data, 3)
+
+
+def test_categories_are_not_compiled(uncompiled):
+    data = rlreg.TransitionDataset.from_arrays(
+        np.zeros((40, 3), np.float32), np.arange(40) % 2, np.zeros(40), np.zeros(40, bool)
+    )
+    learnable = make(data, "on")
+    assert "continuous" in learnable.settle_compile(data, 1000)
+
+
+def test_auto_goes_by_the_length_of_the_run(uncompiled):
+    data = make_data()
+    learnable = make(data, "auto", n_steps=PAYS_FROM - 1)
+    assert not learnable.is_compiled
+    assert "20,000" in learnable.settle_compile(data, PAYS_FROM - 1)
+    assert "pay" in learnable.settle_compile(data, PAYS_FROM)
+    assert learnable.is_compiled
+    learnable.settle_compile(data, 100)
+    assert not learnable.is_compiled
+
+
+def test_off_is_off_and_fit_settles_it(uncompiled):
+    data = make_data()
+    assert not make(data, "off", n_steps=10**6).is_compiled
+    learnable = rlreg.create("iql", device="cpu", compile="on", batch_size=8)
+    learnable.fit(data, 3, 3, show_progress=False)
+    assert learnable.is_compiled
+
+
+def test_a_compiler_that_fails_leaves_the_plain_path(monkeypatch):
+    def fail(step):
+        def call(*arguments):
+            raise RuntimeError("no compiler here\nand more")
+
+        return call
+
+    monkeypatch.setattr(compiled, "_compile", fail)
+    data = make_data()
+    learnable = make(data, "on")
+    reason = learnable.settle_compile(data, 1000)
+    assert reason == "the update could not be compiled: no compiler here"
+    learnable.train_epoch(data, 3)
+    updates = CompiledUpdates(learnable.config, *learnable._parts())
+    with pytest.raises(NotCompiledError):
+        updates.warm_up(learnable._draw(data, torch.Generator()))
+
+
+def test_warming_up_changes_nothing(uncompiled, snapshot):
+    take, assert_same = snapshot
+    data = make_data()
+    learnable = make(data, "off")
+    before, stream = take(learnable), learnable.generator.get_state()
+    learnable.compile = "on"
+    learnable.settle_compile(data, 1000)
+    assert_same(before, take(learnable))
+    assert torch.equal(stream, learnable.generator.get_state())
+
+
+def test_settings_changed_by_hand_are_followed(uncompiled):
+    data = make_data()
+    plain, fast = (make(data, mode) for mode in ("off", "on"))
+    for learnable in (plain, fast):
+        learnable.train_epoch(data, 5)
+        for group in learnable.actor_optim.param_groups:
+            group["eps"], group["betas"], group["lr"] = 1e-3, (0.5, 0.9), 1e-2
+        learnable.train_epoch(data, 5)
+    assert_close(plain, fast)
+
+
+# --- runs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """400 steps of pendulum in a Minari root of this module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("minari")))
+        from rlreg.runtime.data.generate import generate
+
+        generate("rlreg/pendulum/mixed-v0", n_steps=400)
+        yield "rlreg/pendulum/mixed-v0"
+
+
+def run_of(dataset, mode, n_steps=240):
+    encoders = {f"{name}_encoder_factory": SMALL for name in ("actor", "critic", "value")}
+    scheduled = {"type": "adam", "lr_scheduler_factory": COSINE}
+    return {
+        "learnable": {
+            "type": "iql", "batch_size": 16, "actor_optim_factory": scheduled, **encoders,
+        },
+        "dataset": dataset,
+        "device": "cpu",
+        "compile": mode,
+        "train": {"n_steps": n_steps, "n_steps_per_epoch": 120},
+        "evaluation": {"n_episodes": 1, "baselines": []},
+    }  # fmt: skip
+
+
+def members_of(path):
+    with zipfile.ZipFile(path) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+def test_an_interrupted_compiled_run_ends_like_the_undisturbed_one(dataset, tmp_path, inductor):
+    run = run_of(dataset, "on")
+    rlreg.train(run, out=tmp_path / "whole", show_progress=False)
+    asked = iter(range(10**6))
+    result = rlreg.train(
+        run, out=tmp_path / "r", show_progress=False, should_stop=lambda: next(asked) == 1
+    )
+    assert result.status == "interrupted"
+    assert result.learnable.is_compiled
+    assert rlreg.resume(tmp_path / "r", show_progress=False).status == "finished"
+    assert members_of(tmp_path / "r/last.rlreg") == members_of(tmp_path / "whole/last.rlreg")
+
+
+def test_the_choice_is_written_down_and_kept(dataset, tmp_path, uncompiled, monkeypatch):
+    monkeypatch.setattr("rlreg_iql.learnable.PAYS_FROM", 200)
+    asked = iter(range(10**6))
+    result = rlreg.train(
+        run_of(dataset, "auto"), out=tmp_path / "r", show_progress=False,
+        should_stop=lambda: next(asked) == 1,
+    )  # fmt: skip
+    assert result.learnable.is_compiled
+    assert 'compile: "on"  # 240 updates pay for it\n' in (tmp_path / "r/run.yaml").read_text()
+    monkeypatch.setattr("rlreg_iql.learnable.PAYS_FROM", 10**6)
+    assert rlreg.resume(tmp_path / "r", show_progress=False).learnable.is_compiled
+    short = rlreg.train(run_of(dataset, "auto"), out=tmp_path / "short", show_progress=False)
+    assert not short.learnable.is_compiled
+    assert 'compile: "off"  # ' in (tmp_path / "short/run.yaml").read_text()
+
+
+def test_many_compiled_learnables_live_in_one_process(inductor):
+    data = make_data()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learnables = [make(data, "on", tau=0.1 + index / 100) for index in range(2)]
+    assert all(learnable.is_compiled for learnable in learnables)

@@ -1,0 +1,173 @@
+"""Offline to online: what was learnt from data goes on learning in an environment.
+
+Actions are sampled from the policy by the very path that evaluation takes, and every batch, of old
+and of new transitions, goes through the same scalers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlreg.errors import ConfigError
+from rlreg.runtime.data.replay import ReplayBuffer
+from rlreg.runtime.environments import Env, EnvLike, make_env
+
+if TYPE_CHECKING:
+    from rlreg.runtime.offline import Metrics, OfflineLearnable
+
+_NUM_EPISODES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineSettings:
+    """How often what happens; see :meth:`OfflineLearnable.fit_online`."""
+
+    n_steps: int
+    n_steps_per_epoch: int
+    update_interval: int
+    n_updates: int
+    update_start_step: int
+    random_steps: int
+
+    def __post_init__(self) -> None:
+        for name in ("n_steps", "n_steps_per_epoch", "update_interval", "n_updates"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if self.update_start_step < 0 or self.random_steps < 0:
+            raise ConfigError("update_start_step and random_steps must not be negative")
+
+    @property
+    def total_updates(self) -> int:
+        """Updates in all steps."""
+        return sum(self.updates_at(step) for step in range(1, self.n_steps + 1))
+
+    def updates_at(self, step: int) -> int:
+        """Updates after a step, counted from 1."""
+        is_due = step > self.update_start_step and step % self.update_interval == 0
+        return self.n_updates if is_due else 0
+
+
+@dataclass(slots=True)
+class _Epoch:
+    totals: dict[str, Any] = field(default_factory=dict)
+    num_updates: int = 0
+
+    def add(self, totals: dict[str, Any], count: int) -> None:
+        for name, total in totals.items():
+            self.totals[name] = self.totals.get(name, 0.0) + total
+        self.num_updates += count
+
+    def metrics(self) -> Metrics:
+        return {name: float(total) / self.num_updates for name, total in self.totals.items()}
+
+
+class OnlineFitter:
+    """Steps an environment and updates a learnable on what the buffer holds.
+
+    Args:
+        learnable: Built and fitted here if that is not done yet.
+        env: One gymnasium environment, or what makes one.
+        buffer: Where transitions go and batches come from.
+        settings: How often what happens.
+        update: Does a number of updates on the buffer and returns sums of metrics.
+    """
+
+    def __init__(
+        self,
+        learnable: OfflineLearnable,
+        env: EnvLike,
+        buffer: ReplayBuffer | None,
+        settings: OnlineSettings,
+        update: Callable[[Any, int], dict[str, Any]],
+    ) -> None:
+        self.learnable, self.settings, self._update = learnable, settings, update
+        if hasattr(env, "num_envs"):
+            raise ConfigError("fit_online steps one environment, not a vector of them")
+        self._is_own = not hasattr(env, "step")
+        self.env: Env = make_env(env)
+        try:
+            self.buffer = self._prepare(buffer)
+        except BaseException:
+            self.close()
+            raise
+        self._returns: deque[float] = deque(maxlen=_NUM_EPISODES)
+        self._return = 0.0
+
+    def _prepare(self, buffer: ReplayBuffer | None) -> ReplayBuffer:
+        learnable, env = self.learnable, self.env
+        if buffer is not None and buffer.dataset is not None:
+            learnable.build_with_dataset(buffer.dataset)
+        else:
+            learnable.build_with_env(env)
+        learnable.check_spaces(env.observation_space, env.action_space)
+        for scaler in learnable.scalers().values():
+            scaler.require_fitted()
+        if buffer is None:
+            buffer = ReplayBuffer(
+                observation_space=env.observation_space, action_space=env.action_space
+            )
+        learnable.check_spaces(buffer.observation_space, buffer.action_space)
+        buffer.device = learnable.device
+        # A schedule over the run stretches: its end is the end of what is added here.
+        learnable.set_total_steps(learnable.grad_step + self.settings.total_updates)
+        return buffer
+
+    def epochs(self) -> Iterator[Metrics]:
+        """Collects and trains; gives the metrics of each epoch at its end."""
+        settings, epoch = self.settings, _Epoch()
+        # Going on with a buffer means new episodes, not those it holds already.
+        seeds = np.random.SeedSequence([self.learnable.seed, self.buffer.num_added])
+        first, second = (int(word) for word in seeds.generate_state(2))
+        self.env.action_space.seed(first)
+        observation, _ = self.env.reset(seed=second)
+        for step in range(1, settings.n_steps + 1):
+            observation = self._step(observation, is_random=step <= settings.random_steps)
+            count = settings.updates_at(step)
+            if count:
+                self.learnable.train_mode(True)
+                with self.learnable.private_rng():
+                    epoch.add(self._update(self.buffer, count), count)
+            if step % settings.n_steps_per_epoch == 0 or step == settings.n_steps:
+                yield {**epoch.metrics(), **self._rollouts()}
+                epoch = _Epoch()
+
+    def _step(self, observation: Any, *, is_random: bool) -> Any:
+        """Takes a step and returns the observation to go on from."""
+        env = self.env
+        action = (
+            env.action_space.sample() if is_random else self.learnable.sample_action(observation)
+        )
+        following, reward, terminated, truncated, _ = env.step(action)
+        self.buffer.append(
+            observation,
+            action,
+            float(reward),
+            following,
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+        )
+        self._return += float(reward)
+        if not (terminated or truncated):
+            return following
+        self._returns.append(self._return)
+        self._return = 0.0
+        return env.reset()[0]
+
+    def _rollouts(self) -> Metrics:
+        metrics = {
+            "buffer/offline": float(self.buffer.num_offline),
+            "buffer/online": float(self.buffer.num_online),
+        }
+        if self._returns:
+            metrics["episode/return_mean"] = float(np.mean(self._returns))
+        return metrics
+
+    def close(self) -> None:
+        """Closes the environment, if it was made here."""
+        if self._is_own:
+            self.env.close()

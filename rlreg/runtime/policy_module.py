@@ -1,0 +1,140 @@
+"""A policy as one torch module, from what the environment gives to what it takes.
+
+It does in torch what `rlreg.runtime.spaces` does in numpy, so that torch can trace it for
+`rlreg.runtime.export`. Nothing in it may depend on the size of the batch or on values.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rlreg.runtime.learnable import Learnable
+from rlreg.runtime.spaces import Leaf
+
+Kind: TypeAlias = Literal["action", "distribution"]
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of an exported policy.
+
+    Attributes:
+        name: ``observation``, ``observation.goal``, ``action``, ``mean``, ...
+        dtype: ``float32``, ``int64`` or ``uint8``.
+        shape: Of one item; the batch comes first.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class PolicyModule(nn.Module):
+    """From the environment's observations to the environment's actions, in torch alone."""
+
+    def __init__(self, learnable: Learnable, kind: Kind) -> None:
+        super().__init__()
+        assert learnable.spaces is not None
+        self.learnable, self.kind, self.spaces = learnable, kind, learnable.spaces
+        self.leaves = self.spaces.observation_plan.leaves
+        self.ports = tuple(Port(leaf.name, _dtype(leaf), _shape(leaf)) for leaf in self.leaves)
+        # Registered, so that the exporter finds the parameters under their names.
+        self.parts = nn.ModuleDict({**learnable.modules(), **learnable.scalers()})
+
+    def forward(self, *parts: Tensor) -> dict[str, Tensor]:
+        """Maps one tensor for each leaf of the observation to the outputs by name."""
+        observations = self.learnable.scale_observations(self._flatten(parts))
+        if self.kind == "distribution":
+            return self._distribution(observations)
+        actions = self.learnable.act(observations, True)
+        if self.learnable.action_scaler is not None:
+            actions = self.learnable.action_scaler.inverse(actions)
+        return {"action": self._shaped(actions)}
+
+    def _distribution(self, observations: Tensor) -> dict[str, Tensor]:
+        found = dict(self.learnable.action_distribution(observations))
+        scaler = self.learnable.action_scaler
+        for name, value in found.items():
+            if scaler is not None and name == "mean":
+                found[name] = scaler.inverse(value)
+            elif scaler is not None and name == "std":
+                found[name] = scaler.inverse_distance(value)
+            if name in ("mean", "std"):
+                found[name] = self._shaped(found[name])
+        return found
+
+    def _shaped(self, actions: Tensor) -> Tensor:
+        return actions.reshape(actions.shape[0], *(self.spaces.action_space.shape or ()))
+
+    def _flatten(self, parts: Sequence[Tensor]) -> Tensor:
+        plan = self.spaces.observation_plan
+        columns = [_encoded(leaf, part) for leaf, part in zip(self.leaves, parts, strict=True)]
+        if len(columns) == 1:
+            return columns[0].reshape(parts[0].shape[0], *plan.shape)
+        return torch.cat([column.float().flatten(start_dim=1) for column in columns], dim=1)
+
+
+def _encoded(leaf: Leaf, values: Tensor) -> Tensor:
+    space = leaf.space
+    if isinstance(space, spaces.Discrete):
+        return functional.one_hot(values - int(space.start), int(space.n)).float()
+    if isinstance(space, spaces.MultiDiscrete):
+        rows = values.flatten(start_dim=1)
+        counts, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
+        hot = [
+            functional.one_hot(rows[:, index] - start, count)
+            for index, (start, count) in enumerate(zip(starts, counts, strict=True))
+        ]
+        return torch.cat(hot, dim=1).float()
+    return values
+
+
+def _dtype(leaf: Leaf) -> str:
+    if isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete):
+        return "int64"
+    is_bytes = isinstance(leaf.space, spaces.Box) and leaf.space.dtype == np.uint8
+    return "uint8" if is_bytes else "float32"
+
+
+def _shape(leaf: Leaf) -> tuple[int, ...]:
+    return tuple(int(side) for side in leaf.space.shape or ())
+
+
+def structured(policy: PolicyModule, inputs: Arrays) -> Any:
+    """Puts named inputs back into the structure of the observation space."""
+
+    def build(space: spaces.Space[Any], keys: tuple[str | int, ...]) -> Any:
+        if isinstance(space, spaces.Dict):
+            return {key: build(part, (*keys, key)) for key, part in space.spaces.items()}
+        if isinstance(space, spaces.Tuple):
+            return tuple(build(part, (*keys, i)) for i, part in enumerate(space.spaces))
+        return inputs[Leaf(keys, space, 0, 0).name]
+
+    return build(policy.spaces.observation_space, ())
+
+
+def draw(policy: PolicyModule, size: int, seed: int) -> Arrays:
+    """Draws a batch of observations for each input; unbounded components are normal."""
+    found: Arrays = {}
+    for leaf, port in zip(policy.leaves, policy.ports, strict=True):
+        space = copy.deepcopy(leaf.space)  # the learnable's own keeps its stream
+        space.seed(seed)
+        rows = [np.asarray(space.sample()) for _ in range(size)]
+        found[port.name] = np.stack(rows).astype(port.dtype)
+    return found
+
+
+def tensors(arrays: Arrays) -> Mapping[str, Tensor]:
+    """Views arrays as tensors."""
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}

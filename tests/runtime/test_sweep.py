@@ -1,0 +1,200 @@
+"""Sweeps: the same trials from the same seed, also after a kill, and a best run that just runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from pydantic import Field
+
+import rlreg
+from rlreg import registry
+from rlreg.cli.main import run as run_command
+from rlreg.errors import ConfigError, MissingExtraError, RunError
+from rlreg.files import load_run
+from rlreg.runtime.runs import RunFolder
+from rlreg.runtime.sweep import SweepPlan, sweep
+
+pytest.importorskip("optuna")
+
+SETTINGS = ["train.n_steps=60", "train.n_steps_per_epoch=20", "evaluation.n_episodes=1"]
+LOSS = {"metric": "loss/loss", "minimize": True, "seed": 3}
+
+
+@pytest.fixture
+def plan(tiny_module, minari_root, tmp_path, monkeypatch):
+    """A sweep over three settings of the tiny learnable."""
+    monkeypatch.chdir(tmp_path)
+
+    class SweptConfig(tiny_module.TinyBCConfig):
+        """Tiny, with a search space."""
+
+        learning_rate: Annotated[float, rlreg.Search(1e-4, 1e-1, log=True)] = Field(
+            1e-3, gt=0, le=1
+        )
+        batch_size: Annotated[int, rlreg.Search(choices=(16, 32))] = Field(32, ge=1, le=4096)
+        encoder: Annotated[rlreg.EncoderFactory, rlreg.Search(choices=("vector", "default"))] = (
+            rlreg.make_encoder_field()
+        )
+
+    registry.register_learnable(SweptConfig)
+    # Judged by its loss: playing episodes would take most of the time.
+    yield SweepPlan(load_run("tiny_bc", overrides=[*SETTINGS, "evaluation.env=null"]), **LOSS)
+    registry.forget_local(["tiny_bc"])
+
+
+def go(plan, out, trials, **options):
+    return sweep(plan, out, trials, show_progress=False, **options)
+
+
+def of(result):
+    return [(row["state"], row["value"], row["settings"]) for row in result.trials]
+
+
+def test_the_best_trial_is_a_run_file_that_validates_and_gives_its_value(plan, tmp_path):
+    plan = SweepPlan(load_run(plan.run, overrides=["evaluation.env=auto"]), seed=3)
+    result = go(plan, tmp_path / "s", 3)
+    assert (result.status, len(result.trials)) == ("finished", 3)
+    assert result.best["value"] == max(
+        row["value"] for row in result.trials if row["state"] == "complete"
+    )
+    best = load_run(tmp_path / "s/best.yaml")
+    for path, value in result.best["settings"].items():
+        node = best.model_dump()
+        for key in path.split("."):
+            node = node[key]
+        assert json.loads(json.dumps(node)) == value
+    assert best.evaluation == plan.run.evaluation
+    assert run_command(["validate", str(tmp_path / "s/best.yaml")]) == 0
+    again = rlreg.train(str(tmp_path / "s/best.yaml"), out=tmp_path / "again", show_progress=False)
+    assert again.summary["final"]["mean_return"] == pytest.approx(result.best["value"])
+    assert RunFolder.open(Path(result.best["folder"])).read_summary() is not None
+
+
+def test_a_seed_gives_the_same_trials_and_another_seed_others(plan, tmp_path):
+    first, second = go(plan, tmp_path / "a", 3), go(plan, tmp_path / "b", 3)
+    other = replace(plan, seed=4)
+    assert of(first) == of(second)
+    assert of(go(other, tmp_path / "c", 3)) != of(first)
+
+
+def test_a_sweep_goes_on_as_if_it_had_not_been_interrupted(plan, tmp_path):
+    whole = go(plan, tmp_path / "whole", 4)
+    # Stops in the middle of the third trial: two ended, and it is tried again.
+    file = tmp_path / "part/trials/0002/metrics.jsonl"
+    stopped = go(plan, tmp_path / "part", 4, should_stop=file.exists)
+    assert stopped.status == "interrupted"
+    assert len(stopped.trials) == 2
+    assert of(stopped) == of(whole)[: len(stopped.trials)]
+    resumed = go(plan, tmp_path / "part", 4)
+    assert resumed.status == "finished"
+    assert of(resumed) == of(whole)
+    assert load_run(tmp_path / "part/best.yaml") == load_run(tmp_path / "whole/best.yaml")
+    assert go(plan, tmp_path / "part", 4).trials == resumed.trials
+    assert len(go(plan, tmp_path / "part", 5).trials) == 5
+
+
+def test_trials_that_lag_behind_are_ended(plan, tmp_path, monkeypatch):
+    from rlreg.runtime import sweep_worker
+
+    monkeypatch.setattr(sweep_worker, "_LOOK_S", 0.0)
+    result = go(plan, tmp_path / "s", 12)
+    states = {row["state"] for row in result.trials}
+    assert states == {"complete", "pruned"}
+    pruned = next(row for row in result.trials if row["state"] == "pruned")
+    assert len((Path(pruned["folder"]) / "metrics.jsonl").read_text().splitlines()) < 3
+    kept = go(replace(plan, prunes=False), tmp_path / "t", 6)
+    assert {row["state"] for row in kept.trials} == {"complete"}
+
+
+def test_the_metric_can_be_maximized_or_minimized(plan, tmp_path):
+    for minimize, choose in [(True, min), (False, max)]:
+        result = go(replace(plan, minimize=minimize), tmp_path / f"s{minimize}", 3)
+        values = [row["value"] for row in result.trials if row["state"] == "complete"]
+        assert result.best["value"] == choose(values)
+
+
+def test_what_is_fixed_is_not_searched(plan, tmp_path):
+    result = go(replace(plan, fixed=("batch_size", "encoder.type")), tmp_path / "s", 2)
+    assert {key for row in result.trials for key in row["settings"]} == {"learnable.learning_rate"}
+    fixed = ("batch_size", "encoder", "learning_rate")
+    with pytest.raises(ConfigError, match="nothing to search"):
+        go(replace(plan, fixed=fixed), tmp_path / "t", 2)
+
+
+def test_a_metric_that_is_not_there_ends_the_sweep_with_the_reason(plan, tmp_path):
+    with pytest.raises(RunError, match=r"first 3 trials failed.*no finite 'loss/nothing'"):
+        go(replace(plan, metric="loss/nothing"), tmp_path / "s", 9)
+
+
+def test_a_folder_with_something_else_is_refused(plan, tmp_path):
+    go(plan, tmp_path / "s", 1)
+    with pytest.raises(RunError, match="holds another sweep"):
+        go(replace(plan, seed=9), tmp_path / "s", 1)
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t/file").touch()
+    with pytest.raises(RunError, match="is not empty"):
+        go(plan, tmp_path / "t", 1)
+
+
+def test_without_optuna_the_extra_is_named(plan, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MissingExtraError, match=r"rlreg\[sweep\]"):
+        go(plan, tmp_path / "s", 1)
+
+
+def test_the_space_is_printed_without_the_heavy_half(run_python):
+    code = (
+        "import sys\nfrom rlreg.cli.main import run\n"
+        "assert run(['sweep', 'iql', '--set', 'gamma=0.9', '--print-space']) == 0\n"
+        "assert not {'torch', 'numpy', 'optuna'} & set(sys.modules)"
+    )
+    space = json.loads(run_python(code, path=[Path(__file__).parents[2]]))
+    paths = [row["path"] for row in space["parameters"]]
+    assert "learnable.expectile" in paths
+    assert "learnable.gamma" not in paths
+
+
+# --- real processes -----------------------------------------------------------------------------
+
+SHORT = ["--steps", "20", "--set", "evaluation.n_episodes=1", "--set", "batch_size=16"]
+
+
+@pytest.mark.slow
+def test_workers_share_the_trials(rlreg_cli, tmp_path):
+    done = rlreg_cli(
+        "sweep", "iql", *SHORT, "--trials", 5, "--workers", 2, "--out", "s", "--json", timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["status"] == "finished"
+    assert [row["number"] for row in found["trials"]] == [0, 1, 2, 3, 4]
+    assert rlreg_cli("validate", "s/best.yaml").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_goes_on(cli_env, rlreg_cli, tmp_path):
+    arguments = ["sweep", "iql", *SHORT, "--trials", "4", "--workers", "2", "--out", "s"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlreg", *arguments], env=cli_env, cwd=tmp_path,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    for line in process.stderr:
+        if line.startswith("trial "):
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+    assert process.returncode in (130, 0)
+    begun = time.monotonic()
+    done = rlreg_cli("sweep", "s", "--trials", 4, "--json", timeout=300)
+    assert done.returncode == 0, (done.stderr, time.monotonic() - begun)
+    rows = json.loads(done.stdout)["trials"]
+    assert len(rows) == 4
+    assert {row["state"] for row in rows} <= {"complete", "pruned"}
