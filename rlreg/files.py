@@ -241,7 +241,7 @@ def _refuse_other_versions(settings: Settings) -> None:
     if isinstance(given, bool) or not isinstance(given, int | float) or given == current:
         return
     is_newer = given > current
-    if not is_newer and given not in {migration.from_version for migration in cls.migrations}:
+    if not is_newer and given not in {migration.from_version for migration in getattr(cls, "migrations", ())}:
         return  # no version that there ever was: validation says what is expected
     record = registry.provenance(cls)
     is_local = record.distribution == registry.LOCAL

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.light
 CORE = Path(__file__).parent.parent / "rlreg"
 LAYERS = [
     {"errors"},
-    {"search", "strictness", "device", "blocking", "migrations", "yaml_reader", "distributions", "hooks"},
+    {"strictness", "device", "blocking", "migrations", "search"},
+    {"yaml_reader", "distributions", "hooks"},
     {"open_union"},
     {"config"},
     {"components", "run_config", "problems"},

@@ -20,6 +20,8 @@ Evaluator: TypeAlias = Callable[[Any], float]
 """Called with the learnable at the end of an epoch."""
 Callback: TypeAlias = Callable[[Any, int, int], None]
 """Called with the learnable, the epoch and the transitions so far, at the end of an epoch."""
+Tick: TypeAlias = Callable[[int], None]
+"""Called with the transitions of an update, and with 0 while waiting; what it raises ends training."""
 
 EPOCH_LENGTH = 25
 """Updates of an epoch unless told otherwise (Maze)."""
@@ -63,14 +65,20 @@ class OnlineLearnable(Learnable):
     The generator is closed when training ends, for whatever reason: free what it holds in a
     ``finally``. ``self.engine`` is what the run says about collecting, or ``None``.
 
+    Who waits for environments calls ``self.still_waiting()`` now and then, so that training can be
+    stopped meanwhile; who keeps counters in checkpoints (``extra_state``) keeps all three of them.
+
     Attributes:
         env_steps: Transitions trained on so far.
         engine: How transitions are collected; ``None`` leaves it to the learnable.
         epoch: Epochs done so far.
+        epoch_updates: Updates done of an epoch that was interrupted.
     """
 
     env_steps = 0
     epoch = 0
+    epoch_updates = 0
+    _tick: Tick | None = None
     engine: RolloutEngineFactory | None = None
 
     def train_iterations(self, env: Callable[[], Any]) -> Iterator[Metrics]:
@@ -95,6 +103,11 @@ class OnlineLearnable(Learnable):
         Optional for the author: the place for checks, and for what makes sense once an epoch only.
         """
         return means
+
+    def still_waiting(self) -> None:
+        """Raises what ends training, if that was asked for; for authors to call while they wait."""
+        if self._tick is not None:
+            self._tick(0)
 
     def benchmark(
         self, env: Any, engine: RolloutEngineFactory | None, seconds: float
@@ -166,6 +179,7 @@ class OnlineLearnable(Learnable):
         evaluators: Mapping[str, Evaluator] | None = None,
         callbacks: Sequence[Callback] = (),
         logger: Any = None,
+        tick: Tick | None = None,
     ) -> Iterator[tuple[int, Metrics]]:
         """Trains epoch by epoch: each ``next()`` runs one and gives ``(epoch, metrics)``.
 
@@ -182,6 +196,8 @@ class OnlineLearnable(Learnable):
             evaluators: Called with the learnable after each epoch.
             callbacks: Called with the learnable, epoch and transitions so far after each epoch.
             logger: Anything with ``metrics(step, dict)``; nothing is written without one.
+            tick: Called after each update and while waiting; what it raises ends training at a
+                point from which it can go on.
 
         Raises:
             ConfigError: If not exactly one of ``n_steps`` and ``n_epochs`` is given.
@@ -192,6 +208,7 @@ class OnlineLearnable(Learnable):
         factory = training_env_factory(env)
         self.build_with_factory(factory)
         self.engine = _engine_of(engine)
+        self._tick = tick
         if n_steps is not None:
             self.plan_run("transitions", n_steps)
         elif n_epochs is not None:
@@ -222,11 +239,13 @@ class OnlineLearnable(Learnable):
         try:
             while not _reached(self.env_steps, last_step) and not _reached(self.epoch, last_epoch):
                 means = MetricMeans()
-                for _ in range(length):
+                while self.epoch_updates < length and not _reached(self.env_steps, last_step):
+                    before = self.env_steps
                     means.add(next(iterations))
-                    if _reached(self.env_steps, last_step):
-                        break
-                self.epoch += 1
+                    self.epoch_updates += 1
+                    if self._tick is not None:
+                        self._tick(self.env_steps - before)
+                self.epoch, self.epoch_updates = self.epoch + 1, 0
                 metrics = self.epoch_metrics(means.result())
                 for name, evaluator in evaluators.items():
                     metrics[name] = float(evaluator(self))

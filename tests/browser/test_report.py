@@ -11,7 +11,7 @@ pytestmark = pytest.mark.browser
 
 SETTINGS = [
     "train.n_steps=300", "train.n_steps_per_epoch=50", "evaluation.n_episodes=2",
-    "evaluation.every=50", "batch_size=64",
+    "evaluation.every=50", "batch_size=64", "compile=off",
 ]  # fmt: skip
 
 

@@ -20,10 +20,9 @@ import torch
 
 import rlreg
 from rlreg import registry
-from rlreg.errors import CheckpointError, ConfigError
+from rlreg.errors import CheckpointError, ConfigError, VersionWarning
 from rlreg.runtime import archive
 from rlreg.runtime.checkpoint import encode, load_weights, read_checkpoint, read_header, save
-from rlreg.errors import VersionWarning
 from rlreg.runtime.state import flatten_state, learnable_state
 
 OBSERVATIONS = np.random.default_rng(1).normal(size=(7, 3)).astype(np.float32)

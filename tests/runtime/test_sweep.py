@@ -25,7 +25,7 @@ from rlreg.runtime.sweep import SweepPlan, sweep
 pytest.importorskip("optuna")
 
 SETTINGS = ["train.n_steps=60", "train.n_steps_per_epoch=20", "evaluation.n_episodes=1"]
-LOSS = {"metric": "loss/loss", "minimize": True, "seed": 3}
+LOSS = {"metric": "loss/bc_loss", "minimize": True, "seed": 3}
 
 
 @pytest.fixture

@@ -9,8 +9,14 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rlreg import EncoderFactory, LearnableConfig, OptimizerFactory, hookimpl
-from rlreg import make_encoder_field, make_optimizer_field
+from rlreg import (
+    EncoderFactory,
+    LearnableConfig,
+    OptimizerFactory,
+    hookimpl,
+    make_encoder_field,
+    make_optimizer_field,
+)
 
 
 class TinyBCConfig(LearnableConfig):

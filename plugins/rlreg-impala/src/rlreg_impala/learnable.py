@@ -83,6 +83,7 @@ class IMPALA(OnlineLearnable):
             env_factory=env,
             learner=self.learner,
             seed=self.seed,
+            on_wait=self.still_waiting,
         )
         if self._resumed is not None:
             session.load_counters(self._resumed)
@@ -209,6 +210,7 @@ class IMPALA(OnlineLearnable):
         return {
             "env_steps": self.env_steps,
             "epoch": self.epoch,
+            "epoch_updates": self.epoch_updates,
             "progress": self.learner.progress.state(),
             "trainer": None if counters is None else dict(counters),
         }
@@ -216,6 +218,7 @@ class IMPALA(OnlineLearnable):
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restores what :meth:`extra_state` gave."""
         self.env_steps, self.epoch = int(state["env_steps"]), int(state["epoch"])
+        self.epoch_updates = int(state.get("epoch_updates", 0))
         self.learner.progress.load(state["progress"])
         self._resumed = state["trainer"]
 

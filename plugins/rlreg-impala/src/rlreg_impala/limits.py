@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
+from rlreg.config import RolloutEngineFactory
 from rlreg.errors import ConfigError
 
+from .config import IMPALAConfig
 from .model import TorchActorCritic
-from .rollouts import EngineSpec
+from .rollouts import EngineSpec, RolloutEngine
 
 _SMALL_MODEL = 200_000
 """Parameters below which one thread does an update as fast as two."""
@@ -60,3 +62,22 @@ def check_lengths(
     for name, value, least in wanted:
         if isinstance(value, bool) or value < least:
             raise ConfigError(f"{name} = {value}: must be at least {least}")
+
+
+def engine_of(
+    given: RolloutEngine | RolloutEngineFactory, options: IMPALAConfig
+) -> tuple[RolloutEngine, int | None]:
+    """Returns the engine, and the largest lag where the component states one."""
+    if isinstance(given, RolloutEngine):
+        return given, None
+    if not isinstance(given, RolloutEngineFactory):
+        raise ConfigError(
+            f"rollout_actors: expected a rollout engine or an engine component such as "
+            f"{{type: process}}, got {type(given).__name__}"
+        )
+    spec = EngineSpec.of(
+        given, unroll_length=options.n_rollout_steps, batch_size=options.actors_batch_size
+    )
+    engine: RolloutEngine = given.create(spec)
+    max_lag: int | None = getattr(given, "max_lag", None)
+    return engine, max_lag

@@ -23,17 +23,20 @@ from .batches import FragmentBatch
 from .config import IMPALAConfig
 from .learner import Learner, noise_stream
 from .ledger import Ledger
-from .limits import check_lengths, num_threads, require_fit
+from .limits import check_lengths, engine_of, num_threads, require_fit
 from .metrics import EpisodeStats, actor_metrics, with_aliases
 from .model import TorchActorCritic
 from .player import Player, evaluate_vector, is_vector
 from .policy import FlatWeights
-from .rollouts import EngineSpec, EngineState, Fragment, RolloutEngine
+from .rollouts import EngineState, Fragment, RolloutEngine
 from .selection import BestModelSelection
 from .weights import check_weights, read_state
 
 Metrics = dict[str, float]
 EpochCallback = Callable[[int, Metrics], None]
+
+_LONGEST_WAIT_S = 1.0
+"""How long a stop that was asked for may go unnoticed while no fragment comes."""
 
 
 class MultiStepIMPALA:
@@ -51,6 +54,8 @@ class MultiStepIMPALA:
         seed: Root of every random stream.
         evaluation_seed: Seed of the first evaluation episode.
         on_epoch: Called with the number of the epoch (from 1) and its metrics.
+        on_wait: Called now and then while no fragment comes; what it raises ends training at a
+            point from which it can go on.
 
     Attributes:
         last_evaluation: Result of the last evaluation, or ``None``.
@@ -72,15 +77,17 @@ class MultiStepIMPALA:
         seed: int = 0,
         evaluation_seed: int = 10_000,
         on_epoch: EpochCallback | None = None,
+        on_wait: Callable[[], None] | None = None,
     ) -> None:
         self.model = model
         self.options = options
-        self.engine, self.max_lag = _engine_of(rollout_actors, options)
+        self.engine, self.max_lag = engine_of(rollout_actors, options)
         self.eval_env = eval_env
         self._env_factory = env_factory if env_factory is not None else eval_env
         self.seed = seed
         self.evaluation_seed = evaluation_seed
         self.on_epoch = on_epoch
+        self.on_wait = on_wait
         self._noise = [torch.Generator().manual_seed(seed).get_state()]
         self.learner = learner or make_learner(
             model, options, functools.partial(noise_stream, self._noise)
@@ -323,17 +330,35 @@ class MultiStepIMPALA:
         """Waits for a batch; fragments that are too old go straight back."""
         fresh: list[Fragment] = []
         while len(fresh) < self.options.actors_batch_size:
-            for fragment in self.engine.collect(self.options.actors_batch_size - len(fresh)):
+            missing = self.options.actors_batch_size - len(fresh)
+            while not (collected := self.engine.collect(missing, _LONGEST_WAIT_S)):
+                self._wait(fresh)
+            for fragment in collected:
                 self.ledger.arrive(fragment)
                 self._arrived += 1
                 lag = self.learner.progress.updates - fragment.version
                 if self.max_lag is not None and lag > self.max_lag:
-                    self.ledger.discard(fragment)
-                    self.episodes.add([fragment])
-                    self.engine.release([fragment])
+                    self._discard(fragment)
                 else:
                     fresh.append(fragment)
         return fresh
+
+    def _wait(self, fresh: list[Fragment]) -> None:
+        """Lets ``on_wait`` end training: nothing is held then, and the engine can tell its state."""
+        if self.on_wait is None:
+            return
+        try:
+            self.on_wait()
+        except BaseException:
+            for fragment in fresh:
+                self._discard(fragment)
+            self._remember_engine()
+            raise
+
+    def _discard(self, fragment: Fragment) -> None:
+        self.ledger.discard(fragment)
+        self.episodes.add([fragment])
+        self.engine.release([fragment])
 
     def _lag(self, fragments: list[Fragment]) -> Metrics:
         # The update that used them has been counted already.
@@ -420,22 +445,3 @@ def make_learner(model: TorchActorCritic, options: IMPALAConfig, noise: Any = No
     named = [("policy", model.policy), ("critic", model.critic)]
     optimizer = options.optim_factory.create(named, options.lr)
     return Learner(model, optimizer, options, noise)
-
-
-def _engine_of(
-    given: RolloutEngine | RolloutEngineFactory, options: IMPALAConfig
-) -> tuple[RolloutEngine, int | None]:
-    """Returns the engine, and the largest lag where the component states one."""
-    if isinstance(given, RolloutEngine):
-        return given, None
-    if not isinstance(given, RolloutEngineFactory):
-        raise ConfigError(
-            f"rollout_actors: expected a rollout engine or an engine component such as "
-            f"{{type: process}}, got {type(given).__name__}"
-        )
-    spec = EngineSpec.of(
-        given, unroll_length=options.n_rollout_steps, batch_size=options.actors_batch_size
-    )
-    engine: RolloutEngine = given.create(spec)
-    max_lag: int | None = getattr(given, "max_lag", None)
-    return engine, max_lag
