@@ -22,7 +22,7 @@ from rlreg.errors import (
     VersionWarning,
     did_you_mean,
 )
-from rlreg.migrations import migrate
+from rlreg.migrations import Migration, migrate
 from rlreg.open_union import validate
 from rlreg.overrides import Origin, Override, Settings, apply_overrides, parse_override, plain
 from rlreg.run_config import RunConfig
@@ -241,7 +241,8 @@ def _refuse_other_versions(settings: Settings) -> None:
     if isinstance(given, bool) or not isinstance(given, int | float) or given == current:
         return
     is_newer = given > current
-    if not is_newer and given not in {migration.from_version for migration in getattr(cls, "migrations", ())}:
+    steps: tuple[Migration, ...] = getattr(cls, "migrations", ())
+    if not is_newer and given not in {step.from_version for step in steps}:
         return  # no version that there ever was: validation says what is expected
     record = registry.provenance(cls)
     is_local = record.distribution == registry.LOCAL

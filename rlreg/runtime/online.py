@@ -21,7 +21,7 @@ Evaluator: TypeAlias = Callable[[Any], float]
 Callback: TypeAlias = Callable[[Any, int, int], None]
 """Called with the learnable, the epoch and the transitions so far, at the end of an epoch."""
 Tick: TypeAlias = Callable[[int], None]
-"""Called with the transitions of an update, and with 0 while waiting; what it raises ends training."""
+"""Called with the transitions of an update, or 0 while waiting; what it raises ends training."""
 
 EPOCH_LENGTH = 25
 """Updates of an epoch unless told otherwise (Maze)."""

@@ -344,7 +344,7 @@ class MultiStepIMPALA:
         return fresh
 
     def _wait(self, fresh: list[Fragment]) -> None:
-        """Lets ``on_wait`` end training: nothing is held then, and the engine can tell its state."""
+        """Lets ``on_wait`` end training, with nothing held and the engine's state kept."""
         if self.on_wait is None:
             return
         try:
