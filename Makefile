@@ -34,8 +34,9 @@ install-dev: $(VENV)/.installed-dev  ## the same, with what the tests need
 demo: $(VENV)/.installed  ## train IQL on generated data and compare it (about 2 minutes)
 	$(BIN)/rlreg train iql --preset pendulum --dataset rlreg/pendulum/mixed-v0 --steps 6000 --seed 0
 
+# Two workers, a file at a time: many tests wait for processes of their own.
 test: $(VENV)/.installed-dev  ## the default test suite (under 10 minutes on 2 cores)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-all: $(VENV)/.installed-dev  ## everything that runs on this machine, slow tests included
 	$(BIN)/python -m pytest -q -m "not gpu and not ray and not browser"

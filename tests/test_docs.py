@@ -84,6 +84,23 @@ def test_the_guide_to_plugins_works_as_written(tmp_path):
     assert list((reader.work / "rlreg-my-algo" / "dist").glob("*.whl"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "left"),
+    [("tutorial-practitioner.md", "runs/best/best.rlreg"), ("tutorial-platform.md", "report.html")],
+)
+def test_a_tutorial_works_from_its_first_line_to_its_last(tmp_path, page, left):
+    pytest.importorskip("optuna")
+    reader = Reader(tmp_path)
+    reader.env |= {"MINARI_DATASETS_PATH": str(tmp_path / "datasets"), "OMP_NUM_THREADS": "1"}
+    # Everything the tutorial installs is here already, which pip can tell without an index.
+    pip = f'#!/bin/sh\nexec {sys.executable} -m pip --no-input "$@" --no-index -q\n'
+    (tmp_path / "bin/pip").write_text(pip)
+    for language, text in BLOCK.findall((DOCS / page).read_text()):
+        reader.follow(language, text)
+    assert (reader.work / left).stat().st_size > 1000
+
+
 @pytest.mark.light
 def test_the_guide_names_every_check():
     text = GUIDE.read_text()
