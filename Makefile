@@ -9,7 +9,7 @@ PIP := -m pip install -q --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test test-all lint format type schemas manifests docs docs-check builder test-browser light wheels bench ci clean
+.PHONY: help install install-dev demo test test-all lint format type schemas manifests docs docs-check builder test-browser light wheels bench bench-peers ci clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -96,8 +96,14 @@ light: $(LIGHT)/.installed  ## the light half of the tests, in a venv without to
 wheels: $(VENV)/.installed-dev $(BUILDER)  ## build the wheels and try them in a clean venv
 	scripts/check_wheels.sh $(BIN)/python
 
-bench: $(VENV)/.installed-dev  ## compare speeds on this machine
-	$(BIN)/rlreg bench iql
+bench-peers:  ## build the environments of the programs that bench compares with
+	PYTHON=$(PYTHON) scripts/make_peers.sh
+
+bench: $(VENV)/.installed-dev  ## compare speeds on this machine, and write benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/iql.py
+	$(BIN)/python benchmarks/vtrace.py --out benchmarks/results/vtrace.json
+	$(BIN)/python benchmarks/report.py
+
 
 ci: lint type docs-check test light wheels  ## what CI runs
 

@@ -1,6 +1,6 @@
 """RLlib's IMPALA on CartPole-v1: transitions per second after a warm-up, as one JSON document.
 
-    python benchmarks/impala_rllib.py [--seconds 30] [--runners 1] [--envs 64] [--fragment 32]
+    python benchmarks/impala_rllib.py [--seconds 30] [--runners 2] [--envs 64] [--fragment 32]
 
 Runs with a Python that has `ray[rllib]` (scripts/make_peers.sh rllib) and knows nothing of rlreg.
 `benchmarks/impala.py` calls it. Networks are those of `impala/throughput`: two separate torsos of
@@ -77,7 +77,7 @@ def sampled(result):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--runners", type=int, default=1)
+    parser.add_argument("--runners", type=int, default=2)
     parser.add_argument("--envs", type=int, default=64, help="environments of a runner")
     parser.add_argument("--fragment", type=int, default=32, help="steps of a fragment")
     parser.add_argument("--batch", type=int, help="transitions of a batch; one fragment if not")

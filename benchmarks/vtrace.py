@@ -14,8 +14,11 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
+from record import load, machine, spread, versions, write
 from torch import Tensor
 
 from rlreg_impala.vtrace import from_importance_weights
@@ -55,7 +58,7 @@ def seconds_per_call(function: Callable[..., object], inputs: list[Tensor], call
     return (time.perf_counter() - start) / calls
 
 
-def compare(T: int, B: int, *, rounds: int, calls: int) -> dict[str, float]:
+def compare(T: int, B: int, *, rounds: int, calls: int) -> dict[str, Any]:
     inputs = make_inputs(T, B)
     for ours, theirs in zip(from_importance_weights(*inputs), index_loop(*inputs), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
@@ -76,6 +79,31 @@ def compare(T: int, B: int, *, rounds: int, calls: int) -> dict[str, float]:
         "ratio_quartile_3": high,
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
+        "ratio_spread": spread(ratios),
+        "loop_spread": spread([1 / loop for loop, _ in times]),
+        "rlreg_spread": spread([1 / ours for _, ours in times]),
+    }
+
+
+def document(
+    results: list[dict[str, Any]], arguments: argparse.Namespace, before: float
+) -> dict[str, Any]:
+    """Gives the results the form of all results files."""
+    rates, compared = {}, {}
+    for own in results:
+        name = f"{own['T']} x {own['B']}"
+        rates[f"loop, {name}"], rates[f"rlreg, {name}"] = own["loop_spread"], own["rlreg_spread"]
+        compared[f"rlreg, {name}"] = own["ratio_spread"]
+    return {
+        "title": "V-trace, calls per second",
+        "settings": {key: getattr(arguments, key) for key in ("rounds", "calls", "threads")},
+        "machine": machine(),
+        "load_before": before,
+        "load_after": load(),
+        "versions": versions("rlreg", "torch"),
+        "unit": "calls/s",
+        "rates": rates,
+        "ratios": {"the loop": compared},
     }
 
 
@@ -85,9 +113,13 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=10, help="calls per round and function")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--out", type=Path, help="also write a results file there")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    before = load()
     results = [compare(*s, rounds=arguments.rounds, calls=arguments.calls) for s in SHAPES]
+    if arguments.out is not None:
+        write("vtrace", document(results, arguments, before), arguments.out)
     if arguments.json:
         print(json.dumps(results, indent=2))
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rlreg import registry
 from rlreg.blocking import BlockList, normalize
 from rlreg.errors import RegistrationError
-from rlreg.manifest import Manifest, read_manifest
+from rlreg.manifest import Manifest, PathListing, read_manifest
 from rlreg.plugins import Contribution, PluginInfo, find_entry_points, load_plugin
 from rlreg.registry import ComponentInfo, LearnableInfo, summary_of
 
@@ -33,10 +33,10 @@ class Catalog:
 def read_catalog() -> Catalog:
     """Reads what every plugin on this machine provides."""
     catalog = Catalog()
-    block_list = BlockList.read()
+    block_list, listing = BlockList.read(), PathListing()
     for info in find_entry_points():
         is_off = info.status != "ok" or block_list.reason(info.distribution, info.entry_point)
-        manifest = None if is_off else read_manifest(info)
+        manifest = None if is_off else read_manifest(info, listing)
         if manifest is not None:
             _add_manifest(catalog, info, manifest)
         else:

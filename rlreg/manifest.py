@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,40 @@ class Manifest:
     presets: tuple[Mapping[str, Any], ...]
 
 
-def package_folder(info: PluginInfo) -> Path | None:
+@dataclass(slots=True)
+class PathListing:
+    """What lies in the folders of ``sys.path``, each read once.
+
+    ``find_spec`` looks at every folder for every package; with hundreds of plugins that is most of
+    the time a listing takes.
+    """
+
+    names: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def find(self, top: str) -> Path | None:
+        """Returns the folder of a regular package, or ``None`` where only Python can tell."""
+        for entry in sys.path:
+            folder = entry or os.getcwd()
+            if folder not in self.names:
+                try:
+                    self.names[folder] = frozenset(os.listdir(folder))
+                except OSError:
+                    self.names[folder] = frozenset()
+            if top in self.names[folder]:
+                # A namespace package, or a folder that is none, is left to find_spec.
+                found = f"{folder}{os.sep}{top}"
+                return Path(found) if os.path.isfile(f"{found}{os.sep}__init__.py") else None
+            if f"{top}.py" in self.names[folder] or os.path.isfile(folder):
+                return None
+        return None
+
+
+def package_folder(info: PluginInfo, listing: PathListing | None = None) -> Path | None:
     """Returns the folder of the plugin's top-level package, importing nothing."""
     top = info.value.partition(":")[0].partition(".")[0]
+    found = listing.find(top) if listing is not None else None
+    if found is not None:
+        return found
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
@@ -50,13 +81,13 @@ def package_folder(info: PluginInfo) -> Path | None:
     return Path(next(iter(locations))) if locations else None
 
 
-def read_manifest(info: PluginInfo) -> Manifest | None:
+def read_manifest(info: PluginInfo, listing: PathListing | None = None) -> Manifest | None:
     """Returns the manifest of a plugin, or ``None`` if it has none that is fresh."""
-    folder = package_folder(info)
+    folder = package_folder(info, listing)
     if folder is None:
         return None
     try:
-        data = json.loads((folder / MANIFEST_NAME).read_bytes())
+        data = json.loads(_read(os.path.join(folder, MANIFEST_NAME)))
         if staleness(data, info, folder):
             return None
         part = data["entry_points"][info.entry_point]
@@ -78,14 +109,19 @@ def staleness(data: Mapping[str, Any], info: PluginInfo, folder: Path) -> str:
     if data["entry_points"].get(info.entry_point, {}).get("value") != info.value:
         return f"it does not know the entry point {info.entry_point} = {info.value}"
     for name, known in data["sources"].items():
-        if _hash(folder / name) != known:
+        if _hash(os.path.join(folder, name)) != known:
             return f"{name} has changed since it was made"
     return ""
 
 
-def _hash(path: Path) -> str:
+def _read(path: str | Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _hash(path: str | Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(_read(path)).hexdigest()
     except OSError:
         return ""
 

@@ -370,11 +370,35 @@ def test_default_may_name_a_component_of_any_distribution(part, report, make_plu
     assert "mid-dist/leaning" in found["names"]
 
 
-def test_default_may_name_a_component_of_its_own_distribution(report, make_plugin):
-    hook = LEANING.partition("@rlreg.hookimpl")[0] + ENCODER.partition("import rlreg")[2]
+@pytest.mark.parametrize("default", ['{"type": "part"}', "PartEncoder()"])
+def test_default_may_be_a_component_of_its_own_distribution(
+    default, run_python, make_plugin, tmp_path
+):
+    hook = ENCODER + LEANING.partition("@rlreg.hookimpl")[0].replace('{"type": "part"}', default)
     hook += "\n@rlreg.hookimpl\ndef rlreg_learnables():\n    return [GoodConfig]\n"
-    found = report(make_plugin("own-dist", hook))
-    assert found["plugins"]["own-dist"]["status"] == "ok", found["plugins"]["own-dist"]
+    code = (
+        f"{REPORT}\nschema = rlreg.json_schema('own-dist/leaning', scope='own')\n"
+        "print(schema['properties']['encoder_factory']['default']['type'], "
+        "type(rlreg.make_config('leaning').encoder_factory).__name__)"
+    )
+    first, second = run_python(code, path=[make_plugin("own-dist", hook)]).splitlines()
+    assert json.loads(first)["plugins"]["own-dist"]["status"] == "ok", first
+    assert second == "part PartEncoder"
+
+
+def test_object_as_default_stays_what_it_is_when_another_package_takes_its_tag(
+    run_python, make_plugin
+):
+    hook = ENCODER + LEANING.partition("@rlreg.hookimpl")[0].replace(
+        '{"type": "part"}', "PartEncoder()"
+    )
+    hook += "\n@rlreg.hookimpl\ndef rlreg_learnables():\n    return [GoodConfig]\n"
+    sites = [make_plugin("own-dist", hook), make_plugin("aa-part", ENCODER)]
+    code = (
+        "import rlreg\nconfig = rlreg.make_config('leaning')\n"
+        "print(type(config.encoder_factory).__module__, config.model_dump()['encoder_factory'])"
+    )
+    assert run_python(code, path=sites).strip() == ("own_dist_plugin {'type': 'own-dist/part'}")
 
 
 def test_default_that_names_nothing_makes_its_plugin_broken_and_takes_all_of_it_back(

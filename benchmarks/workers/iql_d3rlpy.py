@@ -7,21 +7,21 @@ import sys
 import time
 from pathlib import Path
 
+import d3rlpy
 import numpy as np
 import structlog
 import torch
+from d3rlpy.algos import IQLConfig
 
-structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import d3rlpy
-from d3rlpy.algos import IQLConfig
 from turns import serve
 
 OBSERVATION_SIZE, ACTION_SIZE, BATCH_SIZE = 17, 6, 256
 
 
 def main() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     transitions, updates = int(sys.argv[1]), int(sys.argv[2])
     rng = np.random.default_rng(0)
     ends = np.zeros(transitions, np.float32)

@@ -32,6 +32,7 @@ EXIT_BUG = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+_HEAVY = ("torch", "numpy", "gymnasium", "safetensors", "minari", "h5py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ def _report_usage(error: click.ClickException, *, wants_json: bool) -> int:
 def _report_error(error: Exception, *, wants_json: bool) -> int:
     from rlreg.errors import ConfigError, RlregError
 
+    error = _missing_extra(error) or error
     if isinstance(error, RlregError):
         problems = error.problems if isinstance(error, ConfigError) else ()
         click.echo(f"error: {error}", err=True)
@@ -187,6 +189,18 @@ def _report_error(error: Exception, *, wants_json: bool) -> int:
     if wants_json:
         _echo_error("Bug", message, ())
     return EXIT_BUG
+
+
+def _missing_extra(error: Exception) -> Exception | None:
+    """Says what to install where a command needs the heavy half and it is not there."""
+    missing = (getattr(error, "name", None) or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or missing not in _HEAVY:
+        return None
+    from rlreg.errors import MissingExtraError
+
+    return MissingExtraError(
+        f"this command needs {missing}, which is not installed: pip install 'rlreg[train]'"
+    )
 
 
 def _shortened(lines: list[str], limit: int = 40) -> Iterator[str]:

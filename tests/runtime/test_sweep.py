@@ -162,6 +162,17 @@ def test_the_space_is_printed_without_the_heavy_half(run_python):
     assert "learnable.gamma" not in paths
 
 
+@pytest.mark.parametrize("command", [["sweep", "iql"], ["report", "."], ["train", "iql"]])
+def test_without_the_heavy_half_the_extra_is_named(run_python, command):
+    code = (
+        "import sys\nfor name in ('torch', 'numpy', 'gymnasium'):\n    sys.modules[name] = None\n"
+        f"from rlreg.cli.main import run\nprint(run({[*command, '--json']!r}))"
+    )
+    *document, exit_code = run_python(code, path=[Path(__file__).parents[2]]).splitlines()
+    assert exit_code == "2"
+    assert "pip install 'rlreg[train]'" in json.loads("".join(document))["error"]["message"]
+
+
 # --- real processes -----------------------------------------------------------------------------
 
 SHORT = ["--steps", "20", "--set", "evaluation.n_episodes=1", "--set", "batch_size=16"]

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import rlreg
 import wandb
+
+import rlreg
 from rlreg.testing import conformance_tests
 
 test_conformance = conformance_tests("rlreg-wandb")

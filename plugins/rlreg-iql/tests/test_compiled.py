@@ -144,6 +144,7 @@ def test_twenty_updates_equal_plain_ones(name, uncompiled):
     assert fast.grad_step == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["paper, own optimizers", "clipped and scheduled"])
 def test_the_compiler_s_code_equals_plain_updates(name, inductor):
     data = make_data()
@@ -230,6 +231,23 @@ def test_an_error_of_the_data_leaves_nothing(uncompiled, snapshot):
         learnable.train_epoch(Failing(), 50)
     assert_same(before, take(learnable))
     assert torch.equal(stream, learnable.generator.get_state())
+
+
+def test_onednn_multiplies_as_the_other_library_does():
+    from rlreg_iql import products
+
+    assert products.prefers_onednn() in (True, False)
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(64, 96, generator=generator) for _ in range(2))
+    bias = torch.randn(64, generator=generator)
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this torch has no oneDNN")
+    for a, b in ((left, right.t()), (left.t(), right), (right.t(), left)):
+        torch.testing.assert_close(products._product(a, b, None), a @ b, rtol=1e-4, atol=1e-4)
+    expected = left @ right.t() + bias
+    torch.testing.assert_close(
+        products._product(left, right.t(), bias), expected, rtol=1e-4, atol=1e-4
+    )
 
 
 # --- the choice ---------------------------------------------------------------------------------
@@ -385,6 +403,7 @@ def test_the_choice_is_written_down_and_kept(dataset, tmp_path, uncompiled, monk
     assert 'compile: "off"  # ' in (tmp_path / "short/run.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_many_compiled_learnables_live_in_one_process(inductor):
     data = make_data()
     with warnings.catch_warnings():

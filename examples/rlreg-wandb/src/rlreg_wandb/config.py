@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
+
 from rlreg import LoggerFactory
 
 if TYPE_CHECKING:

@@ -120,6 +120,10 @@ def _compile(step: Step) -> Callable[..., Tensor]:
     code = Step.__call__.__code__.replace(co_name="update")
     own = types.FunctionType(code, Step.__call__.__globals__, "update")
     options: dict[str, Any] = {"guard_filter_fn": _kept_guards}
+    from rlreg_iql.products import OneDNNProducts, prefers_onednn  # imports the compiler
+
+    if prefers_onednn():
+        options["post_grad_custom_post_pass"] = OneDNNProducts()
     compiled: Callable[..., Tensor] = torch.compile(
         types.MethodType(own, step), fullgraph=True, dynamic=False, options=options
     )
