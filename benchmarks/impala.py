@@ -1,132 +1,122 @@
 """rlreg's IMPALA against RLlib's on CartPole-v1 with `gym.make`, turn by turn.
 
     scripts/make_peers.sh rllib
-    python benchmarks/impala.py [--rounds 3] [--seconds 20] [--json FILE]
+    python benchmarks/impala.py [--rounds 5] [--seconds 20] [--out FILE] [-- SETTINGS OF RLLIB]
 
-Each round runs one after the other, in changing order, and a ratio is taken within a round, so that
-whatever else the machine does hits both. rlreg trains with the preset `impala/throughput`; RLlib
-with networks of the same size in the setting of `impala_rllib.py` that was fastest on two cores.
-Every measurement is a process of its own, with a warm-up that does not count.
+A ratio is taken within a round, so that whatever else the machine does hits both; the order changes
+from round to round. rlreg trains with the preset `impala/throughput`; RLlib with networks of the
+same size in the setting of `impala_rllib.py` that was the fastest of six on two cores. Every
+measurement is a process of its own, with a warm-up that does not count.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import statistics
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
+from record import load, machine, ratios, spread, versions, write
+
+HERE = Path(__file__).resolve().parent
 PEER = HERE / ".peers" / "rllib" / "bin" / "python"
 PRESET = "impala/throughput"
 
+RLREG, NATIVE, RLLIB = "rlreg, gym.make", "rlreg, native vector", "RLlib, gym.make"
+ENVS, POLICY, LEARNER = "environments alone", "policy alone", "learner alone"
+PARTS = {"env_only": ENVS, "inference": POLICY, "learner": LEARNER, "end_to_end": RLREG}
 
-def measure_rlreg(seconds):
-    """Asks `rlreg bench impala`; returns its row for gym.make."""
+
+def measure_rlreg(seconds: float) -> dict[str, Any]:
+    """Returns what `rlreg bench impala` says, by the kind of environment."""
     command = [sys.executable, "-m", "rlreg", "bench", "impala", "--preset", PRESET, "--json"]
     command += ["--env", "CartPole-v1", "--seconds", str(2 * seconds), "--device", "cpu"]
-    rows = json.loads(output_of(command))["rows"]
-    return {row["name"]: row for row in rows}
+    return {row["name"]: row for row in json.loads(output_of(command))["rows"]}
 
 
-def measure_rllib(seconds, settings):
+def measure_rllib(seconds: float, settings: list[str]) -> dict[str, Any]:
     command = [str(PEER), str(HERE / "impala_rllib.py"), "--seconds", str(seconds), *settings]
-    return json.loads(output_of(command))
+    document: dict[str, Any] = json.loads(output_of(command))
+    return document
 
 
-def output_of(command):
+def output_of(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
     return done.stdout
 
 
-def run_rounds(rounds, seconds, settings):
-    results = []
-    for turn in range(rounds):
-        result = {"load_before": os.getloadavg()[0]}
+def run_rounds(count: int, seconds: float, settings: list[str]) -> list[dict[str, Any]]:
+    rounds = []
+    for turn in range(count):
+        found: dict[str, Any] = {"load": load()}
         for name in ("rlreg", "rllib") if turn % 2 else ("rllib", "rlreg"):
-            if name == "rlreg":
-                result[name] = measure_rlreg(seconds)
-            else:
-                result[name] = measure_rllib(seconds, settings)
-        ours = result["rlreg"]["gym.make"]["rates"]["end_to_end"]
-        theirs = result["rllib"]["transitions_per_s"]
-        result["ratio"] = ours / theirs
-        results.append(result)
+            is_ours = name == "rlreg"
+            found[name] = measure_rlreg(seconds) if is_ours else measure_rllib(seconds, settings)
+        rounds.append(found)
+        ours = found["rlreg"]["gym.make"]["rates"]["end_to_end"]
+        theirs = found["rllib"]["transitions_per_s"]
         print(
             f"round {turn + 1}: rlreg {ours:,.0f}/s, RLlib {theirs:,.0f}/s, "
-            f"ratio {result['ratio']:.1f}, load {result['load_before']:.1f}",
-            file=sys.stderr,
+            f"{ours / theirs:.1f} x, load {found['load']}"
         )
-    return results
+    return rounds
 
 
-def summary(results):
-    def middle(pick):
-        return statistics.median(pick(result) for result in results)
-
-    ratios = [result["ratio"] for result in results]
-    rows = {
-        name: {
-            "rates": {
-                part: middle(lambda r, n=name, p=part: r["rlreg"][n]["rates"][p])
-                for part in results[0]["rlreg"][name]["rates"]
-            },
-            "figures": {
-                part: middle(lambda r, n=name, p=part: r["rlreg"][n]["figures"][p])
-                for part in results[0]["rlreg"][name]["figures"]
-            },
-            "bottleneck": results[-1]["rlreg"][name]["bottleneck"],
-        }
-        for name in results[0]["rlreg"]
+def document_of(rounds: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    rates = {
+        name: [one["rlreg"]["gym.make"]["rates"][part] for one in rounds]
+        for part, name in PARTS.items()
     }
+    rates[NATIVE] = [one["rlreg"]["native vector"]["rates"]["end_to_end"] for one in rounds]
+    rates[RLLIB] = [one["rllib"]["transitions_per_s"] for one in rounds]
+    peer = rounds[0]["rllib"]
+    kinds = rounds[0]["rlreg"]
     return {
-        "benchmark": "impala",
-        "env": "CartPole-v1",
-        "preset": PRESET,
-        "machine": {"processor": processor(), "cores": os.cpu_count()},
-        "versions": {name: version(name) for name in ("rlreg", "torch", "numpy", "gymnasium")}
-        | {"ray": results[0]["rllib"]["ray"], "python": platform.python_version()},
-        "rllib_per_s": middle(lambda r: r["rllib"]["transitions_per_s"]),
-        "rllib_settings": {
-            name: results[0]["rllib"][name] for name in ("runners", "envs", "fragment", "batch")
+        "title": "IMPALA transitions per second, from end to end",
+        "settings": {
+            "environment": "CartPole-v1",
+            "preset": PRESET,
+            "rounds": len(rounds),
+            "seconds": seconds,
+            **{f"rllib_{key}": peer[key] for key in ("runners", "envs", "fragment", "batch")},
         },
-        "rlreg": rows,
-        "ratio": statistics.median(ratios),
-        "ratio_min": min(ratios),
-        "ratio_max": max(ratios),
-        "rounds": results,
+        "machine": machine(),
+        "load_before": rounds[0]["load"],
+        "load_after": load(),
+        "versions": {**versions("rlreg", "torch", "gymnasium"), "ray": peer["ray"]},
+        "unit": "transitions/s",
+        "rates": {name: {**spread(own), "rounds": own} for name, own in rates.items()},
+        "ratios": {base: ratios(rates, base) for base in (RLLIB, ENVS)},
+        "figures": {
+            kind: {
+                name: spread([one["rlreg"][kind]["figures"][name] for one in rounds])
+                for name in kinds[kind]["figures"]
+            }
+            for kind in kinds
+        },
+        "bottlenecks": {kind: kinds[kind]["bottleneck"] for kind in kinds},
     }
 
 
-def processor():
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
-    parser.add_argument("--json", type=Path, help="where to write the result")
+    parser.add_argument("--out", type=Path, help="benchmarks/results/impala.json if not given")
     parser.add_argument("rllib", nargs="*", help="settings of impala_rllib.py, after --")
     arguments = parser.parse_args()
+    if arguments.rounds < 2:
+        parser.error("--rounds: a spread needs at least 2")
     if not PEER.exists():
         raise SystemExit("RLlib is not there: run scripts/make_peers.sh rllib")
-    result = summary(run_rounds(arguments.rounds, arguments.seconds, arguments.rllib))
-    text = json.dumps(result, indent=2) + "\n"
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(text)
-    sys.stdout.write(text if not arguments.json else f"ratio {result['ratio']:.1f}\n")
+    rounds = run_rounds(arguments.rounds, arguments.seconds, arguments.rllib)
+    document = document_of(rounds, arguments.seconds)
+    path = write("impala", document, arguments.out)
+    print(f"{document['ratios'][RLLIB][RLREG]['median']:.1f} x RLlib; written to {path}")
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ def measure(arguments):
     import ray
 
     ray.init(
+        address="local",  # never a cluster that runs here already
         num_cpus=arguments.runners + 1,
         log_to_driver=False,
         logging_level=logging.ERROR,

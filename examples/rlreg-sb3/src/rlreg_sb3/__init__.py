@@ -1,0 +1,1 @@
+"""PPO and SAC of Stable-Baselines3 as learnables of rlreg."""
