@@ -37,6 +37,7 @@ demo: $(VENV)/.installed  ## train IQL on generated data and compare it (about 2
 # Two workers, a file at a time: many tests wait for processes of their own.
 test: $(VENV)/.installed-dev  ## the default test suite (under 10 minutes on 2 cores)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -m "alone and not slow and not gpu and not ray and not browser"
 
 test-all: $(VENV)/.installed-dev  ## everything that runs on this machine, slow tests included
 	$(BIN)/python -m pytest -q -m "not gpu and not ray and not browser"

@@ -20,6 +20,8 @@ import rollout_helpers as helpers
 from rlreg.errors import ConfigError, EnvironmentSpecError, RolloutError
 from rlreg_impala.engines.process import ProcessEngine
 
+pytestmark = pytest.mark.alone
+
 SPEC = helpers.tiny_spec(helpers.CountingEnv())
 TESTS = Path(__file__).parent
 

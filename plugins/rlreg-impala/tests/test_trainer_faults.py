@@ -21,6 +21,8 @@ from rlreg.errors import RolloutError
 from rlreg.open_union import validate
 from rlreg_impala.trainer import MultiStepIMPALA
 
+pytestmark = pytest.mark.alone
+
 SETTINGS = {"n_rollout_steps": 5, "actors_batch_size": 2}
 
 
