@@ -153,24 +153,11 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(home), name)
     except ModuleNotFoundError as error:
-        raise _explain(error, name) from error
+        from rlreg.errors import explain_missing
+
+        raise explain_missing(error, f"rlreg.{name}") from error
     globals()[name] = value
     return value
-
-
-def _explain(error: ModuleNotFoundError, name: str) -> ImportError:
-    """Says which extra is missing when a heavy name is used in a light installation."""
-    from rlreg.errors import MissingExtraError
-
-    extras = {"torch": "torch", "numpy": "torch", "gymnasium": "torch", "safetensors": "torch"}
-    extras |= {"minari": "train", "h5py": "train"}
-    missing = (error.name or "").partition(".")[0]
-    if missing not in extras:
-        return error
-    return MissingExtraError(
-        f"rlreg.{name} needs {missing}, which is not installed: pip install "
-        f"'rlreg[{extras[missing]}]'"
-    )
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rlreg.config import LearnableConfig
 from rlreg.device import DeviceSpec
-from rlreg.errors import ConfigError
+from rlreg.errors import ConfigError, explain_missing
 from rlreg.open_union import validate
 from rlreg.registry import require_registered, resolve
 
@@ -63,10 +63,14 @@ def create(
     Raises:
         ConfigError: If the config or an override is wrong.
         DeviceUnavailableError: If this machine has no such device.
+        MissingExtraError: If the half of rlreg that computes is not installed.
     """
     settled = settle(config, overrides)
     DeviceSpec.parse(device)
-    learnable = settled.create(device)
+    try:
+        learnable = settled.create(device)
+    except ModuleNotFoundError as error:
+        raise explain_missing(error, f"creating {settled.get_type()!r}") from error
     runtime = sys.modules.get("rlreg.runtime.learnable")
     if runtime is not None and isinstance(learnable, runtime.Learnable):
         learnable.prepare(

@@ -187,6 +187,32 @@ class CheckFailedError(RlregError):
     exit_code: ClassVar[int] = 3
 
 
+_EXTRAS = {
+    "torch": "torch",
+    "numpy": "torch",
+    "gymnasium": "torch",
+    "safetensors": "torch",
+    "minari": "train",
+    "h5py": "train",
+}
+
+
+def explain_missing(error: ModuleNotFoundError, subject: str) -> ImportError:
+    """Turns a missing heavy module into the extra to install; any other is returned as it is.
+
+    Args:
+        error: What the import raised.
+        subject: What needed the module, e.g. ``rlreg.load``.
+    """
+    missing = (error.name or "").partition(".")[0]
+    if missing not in _EXTRAS:
+        return error
+    return MissingExtraError(
+        f"{subject} needs {missing}, which is not installed: pip install "
+        f"'rlreg[{_EXTRAS[missing]}]'"
+    )
+
+
 def format_path(path: Sequence[str | int]) -> str:
     """Renders ``("learnable", "units", 1)`` as ``learnable.units[1]``."""
     text = ""

@@ -2,7 +2,7 @@
 # Builds the wheel of every distribution and tries them in a venv that has nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-python=$1
+python=$PWD/$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for project in . plugins/rlreg-iql plugins/rlreg-impala; do

@@ -32,7 +32,6 @@ EXIT_BUG = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-_HEAVY = ("torch", "numpy", "gymnasium", "safetensors", "minari", "h5py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +192,12 @@ def _report_error(error: Exception, *, wants_json: bool) -> int:
 
 def _missing_extra(error: Exception) -> Exception | None:
     """Says what to install where a command needs the heavy half and it is not there."""
-    missing = (getattr(error, "name", None) or "").partition(".")[0]
-    if not isinstance(error, ModuleNotFoundError) or missing not in _HEAVY:
+    if not isinstance(error, ModuleNotFoundError):
         return None
-    from rlreg.errors import MissingExtraError
+    from rlreg.errors import explain_missing
 
-    return MissingExtraError(
-        f"this command needs {missing}, which is not installed: pip install 'rlreg[train]'"
-    )
+    explained = explain_missing(error, "this command")
+    return None if explained is error else explained
 
 
 def _shortened(lines: list[str], limit: int = 40) -> Iterator[str]:
