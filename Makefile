@@ -9,7 +9,7 @@ PIP := -m pip install -q --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test test-all lint format type schemas manifests docs docs-check builder test-browser light wheels bench bench-peers ci clean
+.PHONY: help install install-dev demo test test-all lint format type schemas manifests docs docs-check builder test-browser test-ray light wheels bench bench-peers ci clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -82,17 +82,21 @@ manifests: $(VENV)/.installed  ## write the manifests of our own plugins, and wh
 	$(BIN)/rlreg plugins manifest rlreg-impala
 	$(BIN)/python -c "from rlreg.cli.candidates import write_core; write_core()"
 
+test-ray: $(VENV)/.installed-dev  ## IMPALA on a real local Ray cluster (about 5 minutes)
+	$(BIN)/python $(PIP) -c constraints.txt -e 'plugins/rlreg-impala[ray]'
+	$(BIN)/python -m pytest -q -m ray plugins/rlreg-impala/tests
+
 docs-check: $(VENV)/.installed  ## fail if schemas/ differ from the code
 	$(BIN)/rlreg schema export --check schemas
 
 $(LIGHT)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(LIGHT)
-	$(LIGHT)/bin/python $(PIP) -c constraints.txt -e . pytest hypothesis jsonschema-rs html5lib setuptools
+	$(LIGHT)/bin/python $(PIP) -c constraints.txt -e . pytest hypothesis jsonschema-rs html5lib setuptools wheel
 	@touch $@
 
 light: $(LIGHT)/.installed  ## the light half of the tests, in a venv without torch
 	@! $(LIGHT)/bin/python -c "import torch" 2>/dev/null || (echo "torch is in $(LIGHT)"; exit 1)
-	$(LIGHT)/bin/python -m pytest -q -m light -p no:cacheprovider tests
+	$(LIGHT)/bin/python -m pytest -q -m light -p no:cacheprovider tests/test_*.py
 
 wheels: $(VENV)/.installed-dev $(BUILDER)  ## build the wheels and try them in a clean venv
 	scripts/check_wheels.sh $(BIN)/python

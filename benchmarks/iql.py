@@ -18,7 +18,7 @@ from record import load, machine, ratios, spread, write
 from turns import Worker, is_there, take_turns
 
 PLAIN, COMPILED, D3RLPY, JAX = "rlreg plain", "rlreg compiled", "d3rlpy", "jax scan"
-PRODUCTS = "matrix products alone"
+PRODUCTS = "products by torch.mm"
 
 
 def make_workers(transitions: int, updates: int, threads: int) -> list[Worker]:

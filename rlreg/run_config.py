@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag
+from pydantic_core import CoreSchema, core_schema
 
 from rlreg.config import LearnableConfig, LoggerFactory, RolloutEngineFactory
 from rlreg.device import DEVICE_PATTERN
@@ -30,6 +31,10 @@ def _form(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "<list>"
     return "<mapping>"
+
+
+def _as_written(value: Any) -> Any:
+    return value.model_dump() if isinstance(value, StrictModel) else value
 
 
 class WrapperSettings(StrictModel):
@@ -55,6 +60,14 @@ class EnvironmentSettings(StrictModel):
         max_length=500,
         description="`module:function` called first, for packages that need a registration call.",
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler, /
+    ) -> CoreSchema:
+        """Reads an instance as it was written: pydantic revalidates it by its attributes' names."""
+        schema = super().__get_pydantic_core_schema__(source, handler)
+        return core_schema.no_info_before_validator_function(_as_written, schema)
 
 
 Environment = Annotated[

@@ -1,4 +1,4 @@
-"""The matrix products of one update and nothing else: what no implementation can be faster than."""
+"""The matrix products of one update and nothing else, by the product plain torch uses."""
 
 from __future__ import annotations
 

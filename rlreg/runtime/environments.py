@@ -85,7 +85,7 @@ def env_name(settings: EnvLike | None) -> str:
 
 
 def _make(settings: EnvironmentSettings) -> Env:
-    if settings.register_with is not None:
+    if settings.register_with is not None and settings.id not in gymnasium.registry:
         _import_object(settings.register_with, "register")()
     _register_known(settings.id)
     env = _gymnasium_make(settings.id, settings.kwargs)

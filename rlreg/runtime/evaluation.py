@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from rlreg.errors import ConfigError, EnvironmentSpecError
+from rlreg.errors import ConfigError, EnvironmentSpecError, RlregError
 from rlreg.runtime.data.dataset import References, TransitionDataset
 from rlreg.runtime.environments import Env, EnvLike, env_factory, env_name
 from rlreg.runtime.learnable import Learnable
@@ -299,7 +299,8 @@ def _play(
     played = {episode: _Episode() for episode in episodes}
     rows: list[Any] = [None] * LANES
     for episode, env in envs.items():
-        rows[episode % LANES], _ = env.reset(seed=seed + episode)
+        with _blamed(f"episode {episode}, reset"):
+            rows[episode % LANES], _ = env.reset(seed=seed + episode)
         actor.begin(episode, env.action_space)
     filler = rows[episodes[0] % LANES]
     running, round_index, step = list(episodes), episodes[0] // LANES, 0
@@ -310,7 +311,8 @@ def _play(
         actions = actor.act(batch, round_index, step, running)
         for episode in list(running):
             lane = episode % LANES
-            observation, is_over = _step(envs[episode], actions[lane], played[episode])
+            with _blamed(f"episode {episode}, step {step + 1}"):
+                observation, is_over = _step(envs[episode], actions[lane], played[episode])
             rows[lane] = observation
             if is_over:
                 running.remove(episode)
@@ -328,6 +330,19 @@ def _step(env: Env, action: Any, episode: _Episode) -> tuple[Any, bool]:
     return observation, bool(terminated or truncated)
 
 
+@contextlib.contextmanager
+def _blamed(place: str) -> Iterator[None]:
+    """Says where an environment failed: it is the user's, so this is bad input and no bug."""
+    try:
+        yield
+    except RlregError:
+        raise
+    except Exception as error:
+        raise EnvironmentSpecError(
+            f"evaluation, {place}: the environment raised {type(error).__name__}: {error}"
+        ) from error
+
+
 def _stack(rows: Sequence[Any]) -> Any:
     """Stacks observations of any structure into a batch."""
     first = rows[0]
@@ -335,7 +350,13 @@ def _stack(rows: Sequence[Any]) -> Any:
         return {key: _stack([row[key] for row in rows]) for key in first}
     if isinstance(first, tuple):
         return tuple(_stack([row[index] for row in rows]) for index in range(len(first)))
-    stacked: NDArray[Any] = np.stack([np.asarray(row) for row in rows])
+    arrays = [np.asarray(row) for row in rows]
+    shapes = sorted({array.shape for array in arrays})
+    if len(shapes) > 1:
+        raise EnvironmentSpecError(
+            f"evaluation: the environment gave observations of different shapes: {shapes}"
+        )
+    stacked: NDArray[Any] = np.stack(arrays)
     return stacked
 
 

@@ -104,7 +104,7 @@ def offline_epochs(
 
 
 def online_epochs(
-    learnable: OnlineLearnable, run: RunConfig, advance: Callable[[int], None]
+    learnable: OnlineLearnable, run: RunConfig, tick: Callable[[int], None]
 ) -> Generator[Epoch]:
     """Trains epoch by epoch until the run's last one; ends the actors when closed."""
     settings = run.train
@@ -118,13 +118,12 @@ def online_epochs(
         n_epochs=num_epochs,
         epoch_length=settings.epoch_length,
         engine=run.engine,
+        tick=tick,
     )
-    before = learnable.env_steps
     for epoch, metrics in trainer:
-        advance(learnable.env_steps - before)
-        before = learnable.env_steps
-        is_last = before >= settings.n_steps if settings.n_steps else epoch == settings.n_epochs
-        yield Epoch(before, metrics, is_last)
+        done = learnable.env_steps
+        is_last = done >= settings.n_steps if settings.n_steps else epoch == settings.n_epochs
+        yield Epoch(done, metrics, is_last)
 
 
 class RunLoop:

@@ -211,3 +211,33 @@ def test_a_signal_saves_a_checkpoint_from_which_the_run_goes_on(tmp_path, number
     steps = [row["step"] for row in rows(folder)]
     assert steps == sorted(set(steps))
     assert processes.wait_until(lambda: processes.shared_files() <= before)
+
+
+def test_a_signal_is_heard_in_the_middle_of_a_slow_update(tmp_path):
+    folder = tmp_path / "run"
+    # An update takes 16 times half a second, an epoch minutes.
+    arguments = ["--env", "bad_envs:Slow-v0", "--steps", "100000", "--out", str(folder)]
+    arguments += ["--set", "evaluation.env=null"]
+    arguments += ["--set", "engine={type: process, num_envs: 1}"]
+    with started("train", "impala", *arguments) as process:
+        assert processes.wait_until((folder / "rlreg.lock").exists, 60)
+        time.sleep(8)
+        began = time.monotonic()
+        os.kill(process.pid, signal.SIGTERM)
+        process.wait(30)
+        assert time.monotonic() - began < 10
+        assert process.returncode == 143
+    assert (folder / "last.rlreg").exists()
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("Shape", "observation: expected shape [B, 3], got"),
+        ("Raise", "step 7: the environment raised ValueError: the floor is gone"),
+    ],
+)
+def test_an_environment_that_goes_wrong_in_an_evaluation_is_bad_input(rlreg, env, message):
+    code, error = train(rlreg, "--steps", "100", "--env", f"bad_envs:{env}Late-v0")
+    assert code == 2
+    assert message in error

@@ -139,7 +139,7 @@ PRESETS: tuple[Preset, ...] = (
     Preset(
         "impala/continuous",
         "Continuous actions: normalised observations, short fragments, rewards scaled down.",
-        "ours, measured: Pendulum-v1 goes from -1200 to -680 and -135 within 300k transitions",
+        "ours, measured: Pendulum-v1, 300k transitions: -144, -776, -1298 (not learned) by seed",
         {
             "learnable.n_rollout_steps": 8,
             "learnable.actors_batch_size": 1,
