@@ -24,7 +24,8 @@ def machine() -> dict[str, Any]:
                 break
     except OSError:
         pass
-    return {"cpu": model, "cores": os.cpu_count(), "python": platform.python_version()}
+    cores = len(os.sched_getaffinity(0))  # those this run was allowed
+    return {"cpu": model, "cores": cores, "python": platform.python_version()}
 
 
 def load() -> float:

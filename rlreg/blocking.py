@@ -90,3 +90,16 @@ class BlockList:
         if names & self.from_file:
             return f"blocked in {block_file()}", f"rlreg plugins unblock {distribution}"
         return None
+
+    def unknown(self, known: Iterable[str]) -> list[str]:
+        """Returns what the environment names although no installed plugin is called so.
+
+        Args:
+            known: Names of the installed distributions and entry points.
+        """
+        names = {normalize(name) for name in known}
+        return [
+            f"{variable} names {name!r}, which no installed plugin is called"
+            for variable, wanted in ((BLOCK_VARIABLE, self.blocked), (ONLY_VARIABLE, self.only))
+            for name in sorted(wanted - names)
+        ]

@@ -54,6 +54,8 @@ class Document:
 
 def is_file_reference(text: str) -> bool:
     """Whether a command-line argument means a file or a run folder, and not an id."""
+    if not text.strip():  # Path("") is the working directory, which nobody means by nothing
+        raise FileFormatError("expected a file, a run folder or an id, got an empty text")
     return text.lower().endswith(SUFFIXES) or (Path(text) / RUN_FILE).is_file()
 
 
@@ -65,6 +67,8 @@ def read_document(source: str | Path) -> Document:
             column where there is one.
         CheckpointError: If a ``.rlreg`` file is no intact checkpoint.
     """
+    if not str(source).strip():
+        raise FileFormatError("expected a file or a run folder, got an empty text")
     path = Path(source)
     name = str(source)
     if path.is_dir():

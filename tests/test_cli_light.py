@@ -691,3 +691,18 @@ def test_docs_build_writes_the_reference(call):
     assert code == 0
     assert "ref/learnables/probe.html" in json.loads(out)["files"]
     assert Path("ref/learnables/probe.md").exists()
+
+
+@pytest.mark.parametrize("command", ["validate", "explain", "hash"])
+def test_an_empty_argument_is_not_the_working_directory(call, command):
+    Path("run.yaml").write_text("learnable: {type: probe}\n")
+    code, _, err = call(command, "")
+    assert code == 2
+    assert "expected" in err
+
+
+def test_a_blocking_variable_that_names_nothing_is_remarked(call, monkeypatch):
+    monkeypatch.setenv("RLREG_BLOCK_PLUGINS", "no-such-plugin")
+    code, _, err = call("list")
+    assert code == 0
+    assert "RLREG_BLOCK_PLUGINS names 'no-such-plugin'" in err

@@ -16,6 +16,9 @@ class FakeTorchDevice:
     def __init__(self, type, index=None):
         self.type, self.index = type, index
 
+    def __repr__(self):  # ids of tests must not depend on addresses
+        return f"FakeTorchDevice({self.type!r}, {self.index!r})"
+
 
 ACCEPTED = [
     ("cpu", "cpu"),

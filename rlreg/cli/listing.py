@@ -65,7 +65,17 @@ def list_command(*, components: bool, as_json: bool) -> None:
     _note_broken(found["plugins"])
 
 
+def note_unknown_blocks(plugins: list[dict[str, Any]]) -> None:
+    """Says on stderr which names in the blocking variables mean no plugin."""
+    from rlreg.blocking import BlockList
+
+    known = {plugin[key] for plugin in plugins for key in ("distribution", "entry_point")}
+    for remark in BlockList.read().unknown(known):
+        note(remark)
+
+
 def _note_broken(plugins: list[dict[str, Any]]) -> None:
+    note_unknown_blocks(plugins)
     for plugin in plugins:
         if plugin["status"] != "ok":
             note(

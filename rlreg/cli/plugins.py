@@ -217,6 +217,9 @@ def _ambiguous_names() -> list[dict[str, str]]:
 
 
 def _echo_report(found: dict[str, Any]) -> None:
+    from rlreg.cli.listing import note_unknown_blocks
+
+    note_unknown_blocks(found["plugins"])
     rows = [
         (
             plugin["status"],

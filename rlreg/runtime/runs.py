@@ -68,6 +68,11 @@ class RunFolder:
             raise RunError(f"{path}: there is no such run folder")
         if not (path / RUN_FILE).is_file():
             raise RunError(f"{path}: this folder has no {RUN_FILE}, so it is no run folder")
+        if not (path / LOCK_FILE).is_file():
+            raise RunError(
+                f"{path}: this folder has a {RUN_FILE} but no {LOCK_FILE}, so no run was begun in "
+                f"it; start one with: rlreg train {path / RUN_FILE}"
+            )
         return cls(path)
 
     def rewrite_run(self, run: RunConfig, **reasons: str) -> None:

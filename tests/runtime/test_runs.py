@@ -120,3 +120,9 @@ def test_default_folders_do_not_collide(tmp_path, monkeypatch):
     assert first.name.endswith("Z-s3")
     first.mkdir(parents=True)
     assert default_folder("iql", 3) != first
+
+
+def test_a_folder_with_a_run_file_only_is_not_resumed(tmp_path):
+    (tmp_path / "run.yaml").write_text("learnable: {type: iql}\n")
+    with pytest.raises(RunError, match="no run was begun in it; start one with: rlreg train"):
+        RunFolder.open(tmp_path)
