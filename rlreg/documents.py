@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import os
 import re
 import tomllib
 import zipfile
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rlreg.errors import CheckpointError, FileFormatError, format_path
-from rlreg.yaml_reader import MAX_NESTING, KeyPath, Position, build_yaml, fail
+from rlreg.yaml_reader import MAX_NESTING, TOO_LARGE, KeyPath, Position, build_yaml, fail
 
 SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".rlreg")
 """What a file of rlreg ends in; anything else on a command line is an id or a run folder."""
@@ -69,6 +70,8 @@ def read_document(source: str | Path) -> Document:
     """
     if not str(source).strip():
         raise FileFormatError("expected a file or a run folder, got an empty text")
+    if not isinstance(source, str | os.PathLike):
+        raise FileFormatError(f"expected a file, a run folder or a mapping, got {source!r}")
     path = Path(source)
     name = str(source)
     if path.is_dir():
@@ -194,7 +197,8 @@ class _JsonScanner:
         try:
             return self.decoder.raw_decode(self.text, index)
         except ValueError as error:
-            fail(self.name, *self.place(index), str(error))
+            message = TOO_LARGE if "digits" in str(error) else str(error)
+            fail(self.name, *self.place(index), message)
 
     def sequence(self, index: int, path: KeyPath) -> tuple[list[Any], int]:
         items: list[Any] = []
@@ -227,13 +231,12 @@ def _parse_json(text: str, name: str, *, has_positions: bool = True) -> Document
         raise FileFormatError(f"{name}: the file is empty")
     scanner = _JsonScanner(text, name)
     try:
-        json.loads(text)  # finds every fault of syntax, which the scanner then need not think of
+        # Finds every fault of syntax, which the scanner then need not think of.
+        json.loads(text, parse_int=str)
     except json.JSONDecodeError as error:
         fail(name, error.lineno, error.colno, f"not JSON: {error.msg}")
     except RecursionError:
         raise FileFormatError(f"{name}: nested more than {MAX_NESTING} deep") from None
-    except ValueError as error:
-        raise FileFormatError(f"{name}: {error}") from None
     start = scanner.skip(0)
     data, _ = scanner.value(start, (), start)
     where = ":".join(map(str, (name, *scanner.place(start))))
@@ -263,7 +266,8 @@ def _parse_toml(text: str, name: str) -> Document:
     except RecursionError:
         raise FileFormatError(f"{name}: nested more than {MAX_NESTING} deep") from None
     except ValueError as error:
-        raise FileFormatError(f"{name}: not TOML: {error}") from None
+        message = TOO_LARGE if "digits" in str(error) else f"not TOML: {error}"
+        raise FileFormatError(f"{name}: {message}") from None
     positions = dict(_toml_positions(text, data))
     document = Document(name, data, positions)
     _check_toml(data, (), document.origin)

@@ -197,19 +197,22 @@ _EXTRAS = {
 }
 
 
-def explain_missing(error: ModuleNotFoundError, subject: str) -> ImportError:
+def explain_missing(
+    error: ModuleNotFoundError, subject: str, *, extra: str | None = None
+) -> ImportError:
     """Turns a missing heavy module into the extra to install; any other is returned as it is.
 
     Args:
         error: What the import raised.
         subject: What needed the module, e.g. ``rlreg.load``.
+        extra: The extra to name; that of the module unless given.
     """
     missing = (error.name or "").partition(".")[0]
     if missing not in _EXTRAS:
         return error
     return MissingExtraError(
         f"{subject} needs {missing}, which is not installed: pip install "
-        f"'rlreg[{_EXTRAS[missing]}]'"
+        f"'rlreg[{extra or _EXTRAS[missing]}]'"
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlreg import registry
+from rlreg.documents import read_document
 from rlreg.errors import ConfigError, FileFormatError
 from rlreg.files import load_config
 from rlreg.migrations import migrate
@@ -35,7 +36,9 @@ def migrate_file(path: Path, *, dry_run: bool = False) -> list[str]:
     learnable = document.get("learnable", document)
     tag = learnable.get("type") if isinstance(learnable, MutableMapping) else None
     if not isinstance(tag, str):
-        raise ConfigError("expected `learnable` (a run) or `type` (a learnable) at the top")
+        raise ConfigError(
+            f"{path}: expected `learnable` (a run) or `type` (a learnable) at the top"
+        )
     report = migrate(registry.resolve("learnable", tag).cls, learnable)
     if report and not dry_run:
         _replace(path, dump(document))
@@ -45,12 +48,9 @@ def migrate_file(path: Path, *, dry_run: bool = False) -> list[str]:
 
 
 def _open(path: Path) -> tuple[Any, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{path}: cannot be read: {error}") from error
+    data = read_document(path).data  # says with line and column what is wrong with the text
     if path.suffix == ".json":
-        return _checked(path, json.loads(text)), lambda data: json.dumps(data, indent=2) + "\n"
+        return data, lambda data: json.dumps(data, indent=2) + "\n"
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -64,15 +64,9 @@ def _open(path: Path) -> tuple[Any, Any]:
         return out.getvalue()
 
     try:
-        return _checked(path, yaml.load(text)), dump
+        return yaml.load(path.read_text(encoding="utf-8-sig")), dump
     except YAMLError as error:
         raise FileFormatError(f"{path}: {' '.join(str(error).split())}") from error
-
-
-def _checked(path: Path, document: Any) -> Any:
-    if not isinstance(document, MutableMapping):
-        raise FileFormatError(f"{path}: expected a mapping at the top")
-    return document
 
 
 def _replace(path: Path, text: str) -> None:

@@ -171,7 +171,7 @@ class Settings:
         Raises:
             ConfigError: If the path does not lead anywhere.
         """
-        container = self._container(path)
+        container = self._container(path, origin)
         for known in [known for known in self.origins if known[: len(path)] == path]:
             del self.origins[known]
         container[path[-1]] = value
@@ -187,7 +187,7 @@ class Settings:
         for key, item in items:
             self._note((*path, key), item, origin)
 
-    def _container(self, path: KeyPath) -> Any:
+    def _container(self, path: KeyPath, origin: Callable[[KeyPath], Origin]) -> Any:
         """Returns the mapping or list that holds ``path``, made from defaults where missing."""
         node: Any = self.data
         for depth, part in enumerate(path[:-1]):
@@ -196,6 +196,8 @@ class Settings:
             if child is None:
                 child = self._default_at(path[: depth + 1], path[depth + 1])
                 node[part] = child
+                if not child:  # nobody else wrote it
+                    self.origins[path[: depth + 1]] = origin(path[: depth + 1])
             node = child
         self._check_step(node, path)
         return node
@@ -208,7 +210,9 @@ class Settings:
             if part >= len(node):
                 raise ConfigError([Problem(path, f"there are {len(node)} items, counted from 0")])
         elif not isinstance(node, dict):
-            raise ConfigError([Problem(path, f"{format_path(parent)} is no mapping")])
+            hint = f"an item of a list is written [{part}]" if part.isdecimal() else ""
+            message = f"{format_path(parent)} is no mapping"
+            raise ConfigError([Problem(path, message, hint=hint)])
 
     def _default_at(self, path: KeyPath, following: str | int) -> Any:
         """Returns what a setting below a missing node starts from: the default of its class.
@@ -224,7 +228,7 @@ class Settings:
                 default = plain(info.get_default(call_default_factory=True))
                 if default is not None:
                     return default
-        return [] if isinstance(following, int) else {}
+        return [] if str(following).isdecimal() else {}
 
     # --- layers ---------------------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ KeyPath = tuple[str | int, ...]
 
 MAX_NODES = 200_000
 MAX_NESTING = 200
+MAX_DIGITS = 1000  # the largest float has 309
+TOO_LARGE = "number too large"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,12 @@ def plain_scalar(text: str) -> Any:
     ``3e-4`` is a number, ``no`` and ``1_000`` are strings, ``010`` is ten.
 
     Raises:
-        ValueError: If it is a date, or an integer of thousands of digits.
+        ValueError: If it is a date, or an integer of more than a thousand digits.
     """
     if text in _WORDS:
         return _WORDS[text]
+    if len(text) > MAX_DIGITS and any(form.match(text) for form in (_INT, _OCTAL, _HEX)):
+        raise ValueError(TOO_LARGE)
     if _INT.match(text):
         return int(text)
     if _OCTAL.match(text):

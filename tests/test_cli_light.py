@@ -577,6 +577,13 @@ def test_schema_diff_exits_with_3_for_a_breaking_change(call):
     assert call("schema", "diff", "probe", "old.json")[0] == 0
 
 
+def test_schema_diff_of_a_config_file_says_what_is_expected(call):
+    Path("run.yaml").write_text("learnable: {type: probe}\n")
+    code, _, err = call("schema", "diff", "run.yaml", "probe")
+    assert code == 2
+    assert "run.yaml: expected a schema file (.json) or the id of a learnable" in err
+
+
 # --- init, validate, explain, diff, migrate -----------------------------------------------------
 
 
@@ -684,6 +691,32 @@ def test_migrate_says_that_there_is_nothing_to_do(call):
     code, out, _ = call("migrate", "a.yaml")
     assert code == 0
     assert "is of the latest schema version; nothing to do" in out
+
+
+@pytest.mark.parametrize("content", [b"a: [1,\nb: }\n", b"\xff\x00", b"", None])
+def test_migrate_refuses_a_file_in_the_words_of_validate(call, content):
+    if content is not None:
+        Path("a.yaml").write_bytes(content)
+    code, _, err = call("migrate", "a.yaml")
+    assert code == 2
+    assert err == call("validate", "a.yaml")[2]
+    assert len(err.splitlines()) == 1
+
+
+def test_migrate_reads_a_byte_order_mark_and_json(call):
+    Path("a.yaml").write_bytes(b"\xef\xbb\xbftype: probe\n")
+    Path("a.json").write_bytes(b'\xef\xbb\xbf{"type": "probe"}\n')
+    assert call("migrate", "a.yaml")[0] == 0
+    assert call("migrate", "a.json")[0] == 0
+
+
+def test_validate_blames_the_flag_for_what_it_added(call):
+    Path("a.yaml").write_text("learnable: {type: probe, encoder: {type: default}}\n")
+    code, _, err = call("validate", "a.yaml", "--set", "encoder.hidden_units.0=3")
+    assert code == 2
+    assert "a.yaml:" not in err
+    assert "--set encoder.hidden_units.0=3: learnable.encoder.hidden_units: no such key" in err
+    assert "an item of a list is written [0]" in err
 
 
 def test_docs_build_writes_the_reference(call):

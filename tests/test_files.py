@@ -172,7 +172,7 @@ def test_duplicate_keys_in_an_override_are_refused():
         ("a: b: c\n", ":1:5: mapping values are not allowed here"),
         ("\ta: 1\n", ":1:1: found character '\\t' that cannot start any token"),
         ("a: " + "[" * 3000 + "\n", ":1:204: nested more than 200 deep"),
-        ("a: " + "9" * 5000 + "\n", ":1:4: Exceeds the limit"),
+        ("a: " + "9" * 5000 + "\n", ":1:4: number too large"),
         ("- 1\n", ":1:1: expected a mapping with `learnable` or `type` at the top, got a list"),
         ("just words\n", ":1:1: expected a mapping"),
         ("null\n", ":1:1: expected a mapping"),
@@ -205,10 +205,27 @@ def test_any_text_is_read_or_refused_as_a_file():
                 assert isinstance(parse_document(text, suffix, "f").data, dict)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "gamma: {}", "a.yaml:1:8: number too large"),
+        ("a.yaml", "gamma: 0x{}", "a.yaml:1:8: number too large"),
+        ("a.json", '{{"gamma": {}}}', "a.json:1:11: number too large"),
+        ("a.toml", "gamma = {}", "a.toml: number too large"),
+    ],
+)
+def test_a_number_of_thousands_of_digits_is_refused(name, text, message):
+    with pytest.raises(FileFormatError) as caught:
+        files.load_config(write(text.format("9" * 5000), name))
+    assert str(caught.value) == message
+
+
 # --- files that are not there or not what they say ----------------------------------------------
 
 
 def test_unreadable_files_are_named(tmp_path):
+    with pytest.raises(FileFormatError, match="expected a file, a run folder or a mapping, got 5"):
+        files.load_config(5)
     with pytest.raises(FileFormatError, match=r"gone.yaml: there is no such file"):
         files.load_config("gone.yaml")
     with pytest.raises(FileFormatError, match="expected a file that ends in"):
@@ -414,6 +431,11 @@ def test_a_new_type_does_not_inherit_the_settings_of_the_default():
         ("units[7]=1", "--set units[7]=1: learnable.units[7]: there are 2 items"),
         ("gamma.x=1", "--set gamma.x=1: learnable.gamma.x: learnable.gamma is no mapping"),
         ("gamma[0]=1", "--set gamma[0]=1: learnable.gamma[0]: its parent is no list"),
+        (
+            "units.0=1",
+            "--set units.0=1: learnable.units.0: learnable.units is no mapping; an item of a list "
+            "is written [0]",
+        ),
     ],
 )
 def test_an_override_that_leads_nowhere_is_refused(override, message):

@@ -62,6 +62,7 @@ def pip_install(*projects: Path, site: Path) -> None:
         ("x" * 65, f"did you mean '{'x' * 64}'"),
         ("rlreg-td3", "the distribution gets the prefix by itself; did you mean 'td3'"),
         ("run", "choose another"),
+        ("rlreg", "it is the name of the registry itself; choose another"),
         ("iql", "rlreg-iql .* already provides this learnable"),
         ("new\nline", "did you mean 'new-line'"),
     ],

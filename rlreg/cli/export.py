@@ -9,6 +9,8 @@ import click
 from rlreg.cli.output import echo_json, echo_table, json_option
 from rlreg.cli.train import checkpoint_of, plain_warnings
 
+_SUFFIXES = {"onnx": ".onnx", "torch_export": ".pt2"}
+
 
 @click.command()
 @click.argument("source", metavar="RUN|FILE.rlreg", type=click.Path(path_type=Path))
@@ -38,9 +40,14 @@ def export(*, source: Path, file_format: str, kind: str, output: Path, as_json: 
     Scalers, flattening, clipping and categories are inside the file. It is run and compared with
     the policy on random inputs before it gets its name; if they differ, no file is left.
     """
+    from rlreg.errors import ConfigError
     from rlreg.runtime.checkpoint import load
     from rlreg.runtime.export import export as write
 
+    if output.suffix.lower() != _SUFFIXES[file_format]:
+        raise ConfigError(
+            f"{output}: expected a name that ends in .onnx, or in .pt2 with --format torch_export"
+        )
     path, _ = checkpoint_of(source)
     with plain_warnings():
         learnable = load(path, device="cpu")

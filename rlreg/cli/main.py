@@ -141,8 +141,9 @@ def run(arguments: Sequence[str]) -> int:
         result = cli.main(args=list(arguments), prog_name="rlreg", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
+    except (KeyboardInterrupt, click.Abort) as error:
+        notes = getattr(error.__cause__ or error, "__notes__", ())  # what became of a run
+        click.echo("; ".join(["interrupted", *notes]), err=True)
         return EXIT_INTERRUPTED
     except click.ClickException as error:
         return _report_usage(error, wants_json=wants_json)
@@ -196,7 +197,7 @@ def _missing_extra(error: Exception) -> Exception | None:
         return None
     from rlreg.errors import explain_missing
 
-    explained = explain_missing(error, "this command")
+    explained = explain_missing(error, "this command", extra="train")
     return None if explained is error else explained
 
 

@@ -233,6 +233,11 @@ def _schema(name: str) -> dict[str, Any]:
     from rlreg.schema import json_schema
 
     if not name.endswith(".json"):
+        if Path(name).exists():
+            raise FileFormatError(
+                f"{name}: expected a schema file (.json) or the id of a learnable; compare configs "
+                "with: rlreg diff"
+            )
         return json_schema(name, scope="own")
     try:
         loaded = json.loads(Path(name).read_text(encoding="utf-8"))

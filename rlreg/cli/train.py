@@ -335,7 +335,7 @@ def checkpoint_of(source: Path) -> tuple[Path, RunConfig | None]:
     if not source.is_dir():
         for folder in (source.parent, source.parent.parent):
             if (folder / RUN_FILE).is_file():
-                return source, RunFolder(folder).read_run()
+                return source, RunFolder(folder).read_run(wanted_for=source)
         return source, None
     opened = RunFolder.open(source)
     for path in (opened.best, opened.last):

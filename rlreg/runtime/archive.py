@@ -173,7 +173,14 @@ def _opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, int]]:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
     except _ZIP_ERRORS as error:
+        if path.suffix.lower() != ".rlreg" and not _begins_like_zip(path):
+            raise CheckpointError(f"{path}: is neither a .rlreg file nor a run folder") from error
         raise _damaged(path, str(error)) from error
+
+
+def _begins_like_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"
 
 
 def _damaged(path: Path, why: str) -> CheckpointError:

@@ -79,6 +79,10 @@ def check_batch(raw: Mapping[str, Any], spaces: Spaces) -> Batch:
         ShapeError: If an array has another shape than the spaces or the other arrays.
         NonFiniteError: If a number is NaN or infinite; the message names array and rows.
     """
+    if not isinstance(raw, Mapping):
+        raise DatasetError(
+            f"batch: expected a mapping with {', '.join(_REQUIRED)}, got a {type(raw).__name__}"
+        )
     _check_names(raw)
     observations = _observations(raw["observations"], "observations", spaces)
     size = len(observations)

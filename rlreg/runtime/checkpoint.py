@@ -211,7 +211,7 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
     Raises:
         CheckpointError: If the file is no intact checkpoint.
     """
-    source = Path(path)
+    source = _as_path(path)
     members = archive.read_archive(source)
     header = _header_of(source, members)
     state, _ = _decode_weights(source, members[archive.WEIGHTS])
@@ -222,13 +222,19 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
     return Checkpoint(source, header, {**state, **trainer}, run_state)
 
 
+def _as_path(path: PathLike) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise CheckpointError(f"expected the path of a .rlreg file, got {path!r}")
+    return Path(path)
+
+
 def read_header(path: PathLike) -> Header:
     """Reads config, spaces and lock of a checkpoint; its weights stay on the disk.
 
     Raises:
         CheckpointError: If the file is no checkpoint.
     """
-    source = Path(path)
+    source = _as_path(path)
     return _header_of(source, archive.read_header_members(source))
 
 
@@ -290,7 +296,7 @@ def load_weights(learnable: Learnable, path: PathLike) -> None:
     Raises:
         CheckpointError: If the file is damaged or belongs to other networks; nothing is changed.
     """
-    source = Path(path)
+    source = _as_path(path)
     state, spaces = _decode_weights(source, _weights_in(source))
     try:
         _build_for(learnable, *_parse_spaces(spaces))

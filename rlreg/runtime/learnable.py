@@ -413,7 +413,7 @@ class Learnable:
         return result[0] if is_single else result
 
     def _flat(self, observations: Any) -> tuple[Tensor, bool]:
-        array, is_single = self._built().observation_plan.as_batch(observations)
+        array, is_single = self._built().observation_plan.as_finite_batch(observations)
         flat = torch.from_numpy(array).to(self.device)
         return (self.scale_observations(flat), is_single)
 

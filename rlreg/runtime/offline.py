@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from rlreg.errors import ConfigError
+from rlreg.errors import ConfigError, DatasetError
 from rlreg.runtime.batch import Batch, check_batch
 from rlreg.runtime.learnable import Learnable
 
@@ -186,10 +186,16 @@ class OfflineLearnable(Learnable):
 
         Raises:
             ConfigError: If ``n_steps`` or ``n_steps_per_epoch`` is below 1.
+            DatasetError: If ``dataset`` is none.
             NonFiniteError: If an update met NaN or inf.
         """
         if n_steps < 1 or n_steps_per_epoch < 1:
             raise ConfigError("n_steps and n_steps_per_epoch must be at least 1")
+        if not all(hasattr(dataset, name) for name in ("observation_space", "sample", "to")):
+            raise DatasetError(
+                "expected a TransitionDataset (rlreg.load_dataset makes one), got a "
+                f"{type(dataset).__name__}"
+            )
         self.build_with_dataset(dataset)
         if self.total_steps is None:
             self.set_total_steps(self.grad_step + n_steps)

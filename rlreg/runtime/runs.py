@@ -68,12 +68,20 @@ class RunFolder:
             raise RunError(f"{path}: there is no such run folder")
         if not (path / RUN_FILE).is_file():
             raise RunError(f"{path}: this folder has no {RUN_FILE}, so it is no run folder")
-        if not (path / LOCK_FILE).is_file():
-            raise RunError(
-                f"{path}: this folder has a {RUN_FILE} but no {LOCK_FILE}, so no run was begun in "
-                f"it; start one with: rlreg train {path / RUN_FILE}"
-            )
         return cls(path)
+
+    def require_begun(self) -> None:
+        """Raises unless a run was begun here: a folder with somebody's run file is no run.
+
+        Raises:
+            RunError: If there is no lock file, which every run writes first.
+        """
+        if not (self.path / LOCK_FILE).is_file():
+            run_file = self.path / RUN_FILE
+            raise RunError(
+                f"{self.path}: there is a {RUN_FILE} but no {LOCK_FILE}, so no run was begun here; "
+                f"start one with: rlreg train {run_file}"
+            )
 
     def rewrite_run(self, run: RunConfig, **reasons: str) -> None:
         """Replaces ``run.yaml`` once more is settled.
@@ -117,8 +125,11 @@ class RunFolder:
         """The kept checkpoints, oldest first."""
         return sorted((self.path / CHECKPOINTS).glob("step-*.rlreg"))
 
-    def read_run(self) -> RunConfig:
+    def read_run(self, wanted_for: Path | None = None) -> RunConfig:
         """Reads ``run.yaml``.
+
+        Args:
+            wanted_for: The file of this folder that was asked for, for messages.
 
         Raises:
             FileFormatError: If it cannot be read.
@@ -132,7 +143,7 @@ class RunFolder:
             try:
                 require_installed(lock_from_json(lock) if lock else [])
             except CheckpointError as error:
-                raise CheckpointError(f"{self.path}: {error}") from error
+                raise CheckpointError(f"{wanted_for or self.path}: {error}") from error
             raise
 
     def read_lock(self) -> dict[str, Any]:
@@ -215,8 +226,18 @@ class RunFolder:
             raise RunError(f"{path}: cannot be written: {error.strerror or error}") from error
         try:
             yield
+        except KeyboardInterrupt as error:
+            if (self.path / RUN_FILE).is_file():
+                error.add_note(self._how_to_go_on())
+            raise
         finally:
             path.unlink(missing_ok=True)
+
+    def _how_to_go_on(self) -> str:
+        state = (
+            "the last checkpoint is intact" if self.last.exists() else "no checkpoint was saved yet"
+        )
+        return f"{state}; go on with: rlreg resume {self.path}"
 
 
 def require_empty(path: Path) -> None:

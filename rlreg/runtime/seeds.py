@@ -152,6 +152,9 @@ def _run_apart(out: Path, seeds: list[int], display: Display, should_stop: StopF
                 _report(out, seed, running.pop(seed).returncode, display)
             if should_stop():
                 return False
+    except KeyboardInterrupt as error:
+        error.add_note(f"the last checkpoints are intact; go on with: rlreg resume {out}")
+        raise
     finally:
         # Each saves a checkpoint, whether we were asked to stop or one of the others failed.
         for process in running.values():

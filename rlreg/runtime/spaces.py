@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rlreg.errors import EnvironmentSpecError, ShapeError
+from rlreg.errors import EnvironmentSpecError, NonFiniteError, ShapeError
 from rlreg.runtime.space_json import JsonDict, Space, space_from_json, space_to_json, unsupported
 
 Observation: TypeAlias = object  # an array, or a mapping or tuple of observations
@@ -218,6 +218,16 @@ class FlatteningPlan:
             return self.flatten(_add_axis(observations)), True
         return self.flatten(observations), False
 
+    def as_finite_batch(self, observations: Observation) -> tuple[NDArray[Any], bool]:
+        """Like :meth:`as_batch`, for a policy to act on.
+
+        Raises:
+            NonFiniteError: If there is NaN or inf; the message names the rows.
+        """
+        batch, is_single = self.as_batch(observations)
+        _require_finite(batch)
+        return batch, is_single
+
     def describe(self) -> str:
         """Tells which column comes from where, one line per part."""
         if self.is_image or len(self.shape) > 1:
@@ -256,6 +266,19 @@ def to_numpy(value: object) -> NDArray[Any]:
     if callable(detach):
         value = detach().cpu()
     return np.asarray(value)
+
+
+def _require_finite(values: NDArray[Any]) -> None:
+    # A sum of squares is finite only if all numbers are, and costs half a microsecond.
+    if values.dtype.kind != "f" or math.isfinite(np.vdot(values, values)):
+        return
+    is_bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    rows = np.flatnonzero(is_bad).tolist()
+    if rows:
+        shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+        raise NonFiniteError(
+            f"observations: NaN or inf in {len(rows)} of {len(values)} rows ({shown})"
+        )
 
 
 def _as_contiguous(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

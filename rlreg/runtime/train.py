@@ -129,6 +129,7 @@ def resume(
     if is_seeds_folder(path):
         return resume_seeds(path, show_progress, should_stop, strict_lock=strict_lock)
     opened = RunFolder.open(path)
+    opened.require_begun()
     summary = opened.read_summary()
     if summary is not None:
         return RunResult(path, "already finished", summary)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*\Z")
 _MAX_LENGTH = 64
-_RESERVED = {"run": "`rlreg schema run` is the schema of run files"}
+_RESERVED = {
+    "run": "`rlreg schema run` is the schema of run files",
+    "rlreg": "it is the name of the registry itself",
+}
 
 _COMMON = {
     "common/pyproject.toml.j2": "pyproject.toml",

@@ -264,12 +264,20 @@ def run_fresh(code: str, *arguments: str, environment: Mapping[str, str] | None 
     Raises:
         Failure: If it fails, with the last line of its error.
     """
+    torch = sys.modules.get("torch")
+    # Sums over another number of threads differ in their last bits.
+    threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())} if torch is not None else {}
     inherited = [os.path.abspath(entry) for entry in sys.path]
     own = (sys.prefix, sys.base_prefix)
     path = os.pathsep.join(entry for entry in inherited if not entry.startswith(own))
     done = subprocess.run(
         [sys.executable, "-P", "-c", code, *arguments],
-        env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+        env={
+            **os.environ,
+            **threads,
+            "PYTHONPATH": path,
+            **(environment or {}),
+        },
         capture_output=True,
         text=True,
         timeout=600,

@@ -330,6 +330,7 @@ def test_a_missing_data_set_says_where_it_looked_and_what_to_do(root):
         load_dataset("D4RL/pointmaze/umaze-v2")
     assert str(root) in str(caught.value)
     assert "minari download D4RL/pointmaze/umaze-v2" in str(caught.value)
+    assert "in Python with load_dataset(..., download=True)" in str(caught.value)
     with pytest.raises(MissingDatasetError) as caught:
         load_dataset("rlreg/pendulum/mixed-v0")
     assert str(root) in str(caught.value)
@@ -338,6 +339,11 @@ def test_a_missing_data_set_says_where_it_looked_and_what_to_do(root):
         load_dataset("rlreg/pendulum/mixt-v0")
     with pytest.raises(MissingDatasetError, match="no such file"):
         load_dataset("somewhere/else.hdf5")
+
+
+def test_what_is_neither_id_nor_path_is_refused():
+    with pytest.raises(DatasetError, match="expected the id or the path of a data set, got None"):
+        load_dataset(None)
 
 
 def test_a_failed_download_is_a_data_set_error(monkeypatch):

@@ -243,7 +243,8 @@ def test_numbers_that_would_poison_training_are_refused_with_their_place(bad, fi
     flat[field][5] = bad  # episode 1, step 2
     with pytest.raises(DatasetError, match=r"episode 1, index 2") as caught:
         TransitionDataset.from_arrays(flat["obs"], flat["act"], flat["rew"], flat["term"])
-    assert "allow_non_finite=True" in str(caught.value)
+    assert "rlreg data inspect" in str(caught.value)
+    assert "in Python, allow_non_finite=True" in str(caught.value)
 
 
 def test_all_offenders_are_counted_and_may_be_let_in():

@@ -308,6 +308,20 @@ def test_files_that_are_no_checkpoint_are_refused(tmp_path, content):
         rlreg.load(path)
 
 
+def test_a_file_of_another_kind_is_not_called_damaged(tmp_path):
+    path = tmp_path / "base.yaml"
+    path.write_text("type: tiny_bc\n")
+    with pytest.raises(CheckpointError, match=r"is neither a .rlreg file nor a run folder"):
+        rlreg.load(path)
+
+
+def test_what_is_no_path_is_refused(tiny):
+    with pytest.raises(CheckpointError, match=r"expected the path of a \.rlreg file, got 5"):
+        rlreg.load(5)
+    with pytest.raises(CheckpointError, match="got None"):
+        rlreg.create("tiny_bc", device="cpu").load_model(None)
+
+
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="no such file"):
         rlreg.load(tmp_path / "x.rlreg")

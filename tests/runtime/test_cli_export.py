@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 import torch
 
 import rlreg
@@ -33,6 +34,21 @@ def test_the_table_names_inputs_and_outputs(make_tiny, tmp_path, capsys):
     assert "observation" in shown
     assert "float32" in shown
     assert "batch 1 and 7" in shown
+
+
+@pytest.mark.parametrize("name", ["policy.txt", "policy", "policy.pt2"])
+def test_a_name_that_does_not_fit_the_format_is_refused_first(tmp_path, capsys, name):
+    assert run(["export", str(tmp_path / "none.rlreg"), "-o", str(tmp_path / name)]) == 2
+    shown = capsys.readouterr().err
+    assert "expected a name that ends in .onnx, or in .pt2 with --format torch_export" in shown
+
+
+@pytest.mark.parametrize("command", ["export", "evaluate"])
+def test_a_config_is_no_checkpoint(tmp_path, capsys, command):
+    (tmp_path / "base.yaml").write_text("type: tiny_bc\n")
+    output = ["-o", str(tmp_path / "p.onnx")] if command == "export" else []
+    assert run([command, str(tmp_path / "base.yaml"), *output]) == 2
+    assert "base.yaml: is neither a .rlreg file nor a run folder" in capsys.readouterr().err
 
 
 def test_a_distribution_that_nobody_states_is_code_2(make_tiny, tmp_path, capsys):

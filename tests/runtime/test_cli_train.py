@@ -192,6 +192,22 @@ def test_a_signal_saves_and_says_how_to_go_on(start, rlreg_cli, tmp_path, whole,
     assert outcome_of(folder) == whole
 
 
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_a_second_interrupt_says_what_is_left(start, tmp_path, is_saved):
+    folder = tmp_path / "r"
+    length = "10" if is_saved else "300"
+    process = start(*ARGUMENTS, "--set", f"train.n_steps_per_epoch={length}", "--out", folder,
+                    env={"TINY_BC_SLEEP": "0.1"})  # fmt: skip
+    wait_for(folder / ("last.rlreg" if is_saved else "running.json"), process)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    state = "the last checkpoint is intact" if is_saved else "no checkpoint was saved yet"
+    assert f"interrupted; {state}; go on with: rlreg resume {folder}" in stderr
+
+
 def test_a_running_folder_is_not_resumed(start, rlreg_cli, tmp_path):
     folder = tmp_path / "r"
     process = start(*ARGUMENTS, "--out", folder, env={"TINY_BC_SLEEP": "0.05"})

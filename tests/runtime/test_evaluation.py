@@ -247,7 +247,7 @@ def test_environment_settings_make_arguments_wrappers_and_registration():
         ),
         ({"id": "Pendulum-v1", "wrappers": [{"id": "gymnasium.wrappers"}]}, "module:name"),
         ({"id": "Pendulum-v1", "wrappers": [{"id": "gymnasium.wrappers:TimeLimit"}]}, "TimeLimit"),
-        ({"id": "Pendulum-v1", "register": "nowhere:register"}, "cannot be imported"),
+        ({"id": "Nowhere-v0", "register": "nowhere:register"}, "cannot be imported"),
         (3, "expected an id, settings or a factory"),
     ],
 )

@@ -198,6 +198,10 @@ def test_values_that_were_no_numbers_are_counted(runs, tmp_path):
 
 def test_the_command_writes_the_file_and_refuses_what_is_no_run(runs, tmp_path, capsys):
     arguments = ["report", str(runs[2]), "-o", "deep/r.html", "--no-animation", "--no-data"]
+    assert run_command(arguments) == 2
+    assert "deep/r.html: cannot be written: there is no folder deep" in capsys.readouterr().err
+    assert not (tmp_path / "deep").exists()
+    (tmp_path / "deep").mkdir()
     assert run_command([*arguments, "--title", "A <b> & c", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"file": "deep/r.html"}
     assert "<h1>A &lt;b&gt; &amp; c</h1>" in (tmp_path / "deep/r.html").read_text()

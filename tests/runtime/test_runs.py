@@ -124,5 +124,5 @@ def test_default_folders_do_not_collide(tmp_path, monkeypatch):
 
 def test_a_folder_with_a_run_file_only_is_not_resumed(tmp_path):
     (tmp_path / "run.yaml").write_text("learnable: {type: iql}\n")
-    with pytest.raises(RunError, match="no run was begun in it; start one with: rlreg train"):
-        RunFolder.open(tmp_path)
+    with pytest.raises(RunError, match="no run was begun here; start one with: rlreg train"):
+        RunFolder.open(tmp_path).require_begun()

@@ -243,3 +243,4 @@ def test_a_checkpoint_without_its_plugin_says_what_to_install(oldie, tmp_path):
     (tmp_path / "site" / "rlreg_oldie-1.0.dist-info" / "entry_points.txt").unlink()
     refused = run("evaluate", "run/last.rlreg", "--env", "Pendulum-v1", code=2)
     assert "pip install 'rlreg-oldie==1.0'" in refused.stderr
+    assert refused.stderr.startswith("error: run/last.rlreg: ")

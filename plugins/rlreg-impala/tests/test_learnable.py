@@ -10,7 +10,7 @@ from gymnasium import spaces
 from learner_helpers import SEQUENTIAL, SMALL, Aim, OneState, Recall
 
 import rlreg
-from rlreg.errors import CheckpointError, ConfigError, EnvironmentSpecError
+from rlreg.errors import CheckpointError, ConfigError, EnvironmentSpecError, NonFiniteError
 
 CARTPOLE = "CartPole-v1"
 
@@ -106,6 +106,16 @@ def test_predictions_have_the_form_of_the_action_space(env, single):
     assert all(space.contains(action) for action in actions)
     assert made.predict_value(batch).shape == (3,)
     assert np.ndim(made.predict_value(observations[0])) == 0
+
+
+def test_observations_that_are_not_finite_are_refused_with_their_rows():
+    made = create()
+    made.build(spaces.Box(-1, 1, (2,)), spaces.Discrete(2))
+    observations = np.zeros((4, 2), dtype=np.float32)
+    observations[3, 0] = np.nan
+    for method in (made.predict, made.sample_action, made.predict_value):
+        with pytest.raises(NonFiniteError, match=r"1 of 4 rows \(3\)"):
+            method(observations)
 
 
 def test_predicting_leaves_streams_and_training_alone():

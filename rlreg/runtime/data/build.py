@@ -130,8 +130,9 @@ class DatasetBuilder:
             shown = "; ".join(self._offenders[:_NUM_SHOWN])
             raise DatasetError(
                 f"{self.name}: {self.ledger.non_finite:,} numbers are NaN, infinite or beyond "
-                f"{LARGEST_USABLE:g} (the first: {shown}). Repair the data, or pass "
-                "allow_non_finite=True to load it as it is; `rlreg data inspect` lists everything"
+                f"{LARGEST_USABLE:g} (the first: {shown}). Repair the data: "
+                "`rlreg data inspect` lists everything; in Python, "
+                "allow_non_finite=True loads it as it is"
             )
         if self._num_transitions and self.ledger.terminations == self.ledger.left_out_terminations:
             self.ledger.note(

@@ -118,6 +118,8 @@ def locate(
         UnknownNameError: rlreg has no such data set of its own.
         DatasetError: What is there is no data set.
     """
+    if not isinstance(source, str | os.PathLike):
+        raise DatasetError(f"expected the id or the path of a data set, got {source!r}")
     name = os.fspath(source)
     path = Path(name).expanduser()
     if not path.is_absolute():
@@ -197,8 +199,9 @@ def _missing(name: str) -> MissingDatasetError:
     hint = did_you_mean(name, [*local, *RECIPES])
     return MissingDatasetError(
         f"data set {name} is not on this machine (looked in {minari_root()} and for a file of that "
-        f"name){'; ' + hint if hint else ''}; get it with `minari download {name}` or "
-        "download=True; `rlreg data list` shows what is here and what rlreg can generate"
+        f"name){'; ' + hint if hint else ''}; get it with `minari download {name}`, or "
+        "in Python with load_dataset(..., download=True); `rlreg data list` shows what is here and "
+        "what rlreg can generate"
     )
 
 

@@ -69,6 +69,8 @@ def write_report(
         RunError: If a path is no run folder, or the file cannot be written.
     """
     target = Path(out)
+    if not target.parent.is_dir():
+        raise RunError(f"{target}: cannot be written: there is no folder {target.parent}")
     groups = read_groups(paths)
     shown = []
     if animations:
@@ -82,7 +84,6 @@ def write_report(
         data=read_data(groups) if data else [],
     )
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, text)
     except OSError as error:
         raise RunError(f"{target}: cannot be written: {error.strerror or error}") from error

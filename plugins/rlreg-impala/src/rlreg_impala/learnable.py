@@ -166,7 +166,7 @@ class IMPALA(OnlineLearnable):
 
     def _actions(self, observations: Any, *, deterministic: bool) -> Any:
         self.require_built()
-        array, is_single = self.model.plan.as_batch(observations)
+        array, is_single = self.model.plan.as_finite_batch(observations)
         self.model.eval()
         with torch.no_grad(), self.private_rng():
             stored = self.act(torch.from_numpy(array).to(self.device), deterministic).cpu().numpy()
@@ -191,7 +191,7 @@ class IMPALA(OnlineLearnable):
         if actions is not None:
             raise ConfigError("IMPALA estimates values of observations: leave out the actions")
         self.require_built()
-        array, is_single = self.model.plan.as_batch(observations)
+        array, is_single = self.model.plan.as_finite_batch(observations)
         self.model.eval()
         with torch.no_grad():
             flat = torch.from_numpy(array).to(self.device)
