@@ -203,7 +203,8 @@ def test_a_second_interrupt_says_what_is_left(start, tmp_path, is_saved):
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
     _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130, stderr
+    # The second one may find the interpreter on its way out; a shell shows 130 for both.
+    assert process.returncode in (130, -signal.SIGINT), stderr
     state = "the last checkpoint is intact" if is_saved else "no checkpoint was saved yet"
     assert f"interrupted; {state}; go on with: rlreg resume {folder}" in stderr
 
