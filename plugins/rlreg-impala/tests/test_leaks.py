@@ -69,7 +69,8 @@ def measure(engine, count, warm_up):
 def test_a_short_run_grows_nothing(deterministic):
     with running(deterministic=deterministic) as engine:
         growth = measure(engine, 500, 500)
-    assert all(fds == 0 and kib < 1024 for fds, kib in growth), growth
+    # Fewer is no leak: what an earlier test left open may be closed meanwhile.
+    assert all(fds <= 0 and kib < 1024 for fds, kib in growth), growth
 
 
 @pytest.mark.slow
@@ -77,16 +78,19 @@ def test_a_short_run_grows_nothing(deterministic):
 def test_ten_thousand_fragments_grow_nothing(deterministic):
     with running(deterministic=deterministic) as engine:
         growth = measure(engine, 10_000, 1_000)
-    assert all(fds == 0 and kib < 2048 for fds, kib in growth), growth
+    assert all(fds <= 0 and kib < 2048 for fds, kib in growth), growth
 
 
 def test_the_number_of_descriptors_does_not_depend_on_the_slots():
     counts = []
-    for slots in (4, 400):
+    for slots in (4, 4, 400):  # the first one starts the fork server, which stays
+        gc.collect()
         with running(num_slots=slots) as engine:
             turns(engine, 4, 0)
             counts.append([descriptors(), *(descriptors(s.pid) for s in engine.health())])
-    assert counts[0] == counts[1]
+        del engine
+    few, many = counts[1:]
+    assert all(m <= f for f, m in zip(few, many, strict=True)), counts
 
 
 def test_engines_one_after_the_other_leave_nothing():
