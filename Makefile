@@ -9,7 +9,7 @@ PIP := -m pip install -q --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test test-all lint format type schemas manifests docs docs-check builder test-browser test-ray light wheels bench bench-peers ci clean
+.PHONY: help install install-dev demo test test-alone test-all lint format type schemas manifests docs docs-check builder test-browser test-ray light wheels bench bench-peers ci clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ demo: $(VENV)/.installed  ## train IQL on generated data and compare it (about 2
 # Two workers, a file at a time: many tests wait for processes of their own.
 test: $(VENV)/.installed-dev  ## the default test suite (under 10 minutes on 2 cores)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# They kill, stop and count processes and descriptors: on a busy machine their clocks run out.
+test-alone: $(VENV)/.installed-dev  ## tests that watch the whole machine: faults and leaks
 	$(BIN)/python -m pytest -q -m "alone and not slow and not gpu and not ray and not browser"
 
 test-all: $(VENV)/.installed-dev  ## everything that runs on this machine, slow tests included

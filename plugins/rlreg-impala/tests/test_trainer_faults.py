@@ -10,7 +10,6 @@ import sys
 import textwrap
 import time
 
-import numpy as np
 import processes
 import pytest
 import rollout_helpers as helpers
@@ -153,19 +152,17 @@ def resident_kib():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
-def test_recorded_versions_stay_within_the_bound_with_a_slow_actor():
-    """Every actor gets new weights, however slow it is; the lag stays below the queue's bound."""
+def test_recorded_versions_stay_within_max_lag_with_a_slow_actor():
+    """Every actor gets new weights, however slow it is; what is too old is not trained on."""
 
     class Uneven(helpers.CountingEnv):
         def step(self, action):
             time.sleep(0.002 * (os.getpid() % 3))
             return super().step(action)
 
-    trainer = trainer_for(Uneven, num_actors=4)
-    bound = -(-trainer.engine.spec.num_slots // SETTINGS["actors_batch_size"]) - 1
+    trainer = trainer_for(Uneven, num_actors=4, max_lag=2)
     trainer.start()
     try:
-        # A slow actor's fragment may be overtaken: as many updates as the others do meanwhile.
         lags = [trainer.update()["queue/policy_lag/max"] for _ in range(200)]
         # How far a slow actor gets meanwhile depends on the machine; that it goes on does not.
         for _ in range(5000):
@@ -175,7 +172,7 @@ def test_recorded_versions_stay_within_the_bound_with_a_slow_actor():
             trainer.update()
     finally:
         trainer.stop()
-    assert np.median(lags) <= bound
+    assert max(lags) <= 2
     assert min(versions) > 20
 
 
