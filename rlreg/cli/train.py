@@ -329,8 +329,9 @@ def evaluate(
 
 def checkpoint_of(source: Path) -> tuple[Path, RunConfig | None]:
     """Finds the checkpoint that is meant, and the run it belongs to."""
+    from rlreg.documents import RUN_FILE
     from rlreg.errors import RunError
-    from rlreg.runtime.runs import RUN_FILE, RunFolder
+    from rlreg.runtime.runs import RunFolder
 
     if not source.is_dir():
         for folder in (source.parent, source.parent.parent):

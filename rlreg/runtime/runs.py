@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rlreg.documents import RUN_FILE
 from rlreg.errors import CheckpointError, ConfigError, FileFormatError, RunError
 from rlreg.files import dump_yaml, load_run
 from rlreg.run_config import RunConfig
@@ -26,7 +27,6 @@ from rlreg.runtime.archive import sync_folder, write_text
 from rlreg.runtime.lock import lock_from_json, lock_of, lock_to_json, require_installed
 from rlreg.runtime.logging import METRICS_FILE
 
-RUN_FILE = "run.yaml"
 LOCK_FILE = "rlreg.lock"
 PID_FILE = "running.json"
 SUMMARY_FILE = "summary.json"

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rlreg.documents import RUN_FILE
 from rlreg.errors import RunError
 from rlreg.files import dump_yaml
 from rlreg.run_config import RunConfig
@@ -23,7 +24,7 @@ from rlreg.runtime.archive import write_text
 from rlreg.runtime.data.load import load_dataset
 from rlreg.runtime.lock import differences, lock_from_json, lock_of
 from rlreg.runtime.progress import Display
-from rlreg.runtime.runs import RUN_FILE, RunFolder, read_json, require_empty, to_text
+from rlreg.runtime.runs import RunFolder, read_json, require_empty, to_text
 from rlreg.runtime.settling import DEFAULT_DATASET
 from rlreg.runtime.train import RunResult, resume, train
 

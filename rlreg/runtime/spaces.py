@@ -144,7 +144,7 @@ class FlatteningPlan:
             EnvironmentSpecError: The space holds text, graphs or sequences, or mixes images of
                 32x32 and more with other parts.
         """
-        found = list(_walk(space, ()))
+        found = list(walk_leaves(space, ()))
         leaves, start = [], 0
         for keys, part in found:
             width = _width(part, keys)
@@ -255,7 +255,7 @@ class FlatteningPlan:
 
 def is_single(space: Space, observations: Observation) -> bool:
     """Tells one observation of a space from a batch of them, by the rank of its first part."""
-    keys, leaf = next(iter(_walk(space, ())))
+    keys, leaf = next(iter(walk_leaves(space, ())))
     part = to_numpy(_part(observations, Leaf(keys, leaf, 0, 0), strict=False))
     return part.ndim == len(leaf.shape or ())
 
@@ -287,15 +287,16 @@ def _as_contiguous(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         return np.ascontiguousarray(values, dtype=dtype)
 
 
-def _walk(
+def walk_leaves(
     space: Space, keys: tuple[str | int, ...]
 ) -> Iterator[tuple[tuple[str | int, ...], Space]]:
+    """Yields the elementary spaces of a space, each with the keys that lead to it."""
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
-            yield from _walk(part, (*keys, key))
+            yield from walk_leaves(part, (*keys, key))
     elif isinstance(space, spaces.Tuple):
         for index, part in enumerate(space.spaces):
-            yield from _walk(part, (*keys, index))
+            yield from walk_leaves(part, (*keys, index))
     else:
         yield keys, space
 

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rlreg.errors import EnvironmentSpecError, ShapeError
-from rlreg.runtime.spaces import Space
+from rlreg.runtime.spaces import Space, walk_leaves
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -94,7 +94,7 @@ class ActionCodec:
         leaves: list[_Leaf] = []
         parts: list[Part] = []
         column = param = 0
-        for keys, leaf in _walk(space, ()):
+        for keys, leaf in walk_leaves(space, ()):
             name = "action" + "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys)
             start = column
             for is_categorical, size in _distributions(leaf, name):
@@ -136,19 +136,6 @@ class ActionCodec:
             return tuple(self._assemble(part, leaves, actions) for part in space.spaces)
         leaf = next(leaves)
         return _decode(leaf.space, actions[:, leaf.columns])
-
-
-def _walk(
-    space: Space, keys: tuple[str | int, ...]
-) -> Iterator[tuple[tuple[str | int, ...], Space]]:
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from _walk(part, (*keys, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from _walk(part, (*keys, index))
-    else:
-        yield keys, space
 
 
 def _distributions(space: Space, name: str) -> list[tuple[bool, int]]:

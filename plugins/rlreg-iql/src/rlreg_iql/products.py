@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
+from torch.library import Library
 
 _SMALLEST = 64  # of any side: below, the call costs more than the product
 _aten = torch.ops.aten
 
 # The compiler takes torch's own operator only for weights that never change, hence one of ours.
-_library: Any = torch.library.Library("rlreg_iql", "DEF")  # type: ignore[no-untyped-call]
+_library: Any = Library("rlreg_iql", "DEF")  # type: ignore[no-untyped-call]
 _library.define("product(Tensor left, Tensor right, Tensor? bias) -> Tensor")
 
 
