@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlreg.errors import FileFormatError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BLOCK_VARIABLE = "RLREG_BLOCK_PLUGINS"
 ONLY_VARIABLE = "RLREG_ONLY_PLUGINS"
@@ -31,9 +34,19 @@ def _split(text: str) -> frozenset[str]:
 
 def block_file() -> Path:
     """Returns the file in which ``rlreg plugins block`` keeps its list."""
+    from pathlib import Path
+
+    return Path(_block_path())
+
+
+def _block_path() -> str:
+    platform: str = sys.platform  # plain, or mypy sees one system only
+    if platform.startswith("linux"):  # what platformdirs says there, at a tenth of a listing's time
+        home = os.environ.get("XDG_CONFIG_HOME", "").strip() or os.path.expanduser("~/.config")
+        return os.path.join(home, "rlreg", "blocked-plugins.json")
     import platformdirs
 
-    return platformdirs.user_config_path("rlreg") / "blocked-plugins.json"
+    return os.path.join(platformdirs.user_config_dir("rlreg"), "blocked-plugins.json")
 
 
 def read_block_file() -> frozenset[str]:
@@ -42,9 +55,10 @@ def read_block_file() -> frozenset[str]:
     Raises:
         FileFormatError: If the file is there but is not a JSON list of names.
     """
-    path = block_file()
+    path = _block_path()
     try:
-        names = json.loads(path.read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8") as file:
+            names = json.loads(file.read())
     except FileNotFoundError:
         return frozenset()
     except (OSError, ValueError) as error:
@@ -56,15 +70,14 @@ def read_block_file() -> frozenset[str]:
 
 def write_block_file(names: Iterable[str]) -> None:
     """Replaces the list of blocked names, by rename."""
+    from rlreg.atomic_file import write_text
+
     path = block_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(sorted(normalize(name) for name in names)) + "\n", "utf-8")
-    temporary.replace(path)
+    write_text(path, json.dumps(sorted(normalize(name) for name in names)) + "\n")
 
 
-@dataclass(frozen=True, slots=True)
-class BlockList:
+class BlockList(NamedTuple):
     """What is off, and why."""
 
     blocked: frozenset[str]
@@ -88,7 +101,7 @@ class BlockList:
         if self.only and not names & self.only:
             return f"not named in {ONLY_VARIABLE}", f"add it to {ONLY_VARIABLE}, or unset that"
         if names & self.from_file:
-            return f"blocked in {block_file()}", f"rlreg plugins unblock {distribution}"
+            return f"blocked in {_block_path()}", f"rlreg plugins unblock {distribution}"
         return None
 
     def unknown(self, known: Iterable[str]) -> list[str]:

@@ -6,41 +6,49 @@ imported; one without is loaded by itself, as discovery would.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rlreg import registry
 from rlreg.blocking import BlockList, normalize
-from rlreg.errors import RegistrationError
+from rlreg.entry_points import PluginInfo, find_entry_points, marked
+from rlreg.errors import DuplicateNameError, RegistrationError
 from rlreg.manifest import Manifest, PathListing, read_manifest
-from rlreg.plugins import Contribution, PluginInfo, find_entry_points, load_plugin
-from rlreg.registry import ComponentInfo, LearnableInfo, summary_of
+from rlreg.names import ComponentInfo, LearnableInfo, summary_of
 
 if TYPE_CHECKING:
-    from rlreg.open_union import OpenUnion
+    from rlreg.plugins import Contribution
 
 
-@dataclass(slots=True)
 class Catalog:
     """What is installed, sorted by name."""
 
-    plugins: list[PluginInfo] = field(default_factory=list)
-    learnables: list[LearnableInfo] = field(default_factory=list)
-    components: list[ComponentInfo] = field(default_factory=list)
-    presets: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.plugins: list[PluginInfo] = []
+        self.learnables: list[LearnableInfo] = []
+        self.components: list[ComponentInfo] = []
+        self.presets: list[str] = []
 
 
 def read_catalog() -> Catalog:
     """Reads what every plugin on this machine provides."""
     catalog = Catalog()
     block_list, listing = BlockList.read(), PathListing()
-    for info in find_entry_points():
-        is_off = info.status != "ok" or block_list.reason(info.distribution, info.entry_point)
-        manifest = None if is_off else read_manifest(info, listing)
-        if manifest is not None:
-            _add_manifest(catalog, info, manifest)
-        else:
-            _add_contribution(catalog, _load_alone(info, block_list))
+    providers: dict[tuple[str, str], list[PluginInfo]] = {}
+    unread: list[PluginInfo] = []
+    for found in find_entry_points():
+        info = marked(found, block_list)
+        if info.status != "ok":
+            catalog.plugins.append(info)
+            continue
+        manifest = read_manifest(info, listing, is_brief=True)
+        if manifest is None:
+            unread.append(info)
+            continue
+        _add_manifest(catalog, info, manifest)
+        for item in manifest.components:
+            providers.setdefault((item["kind"], item["name"]), []).append(info)
+    for info in unread:
+        _add_contribution(catalog, _load_alone(info, block_list, providers))
     catalog.plugins.sort(key=lambda info: (normalize(info.distribution), info.entry_point))
     catalog.learnables.sort(key=lambda info: (info.name, normalize(info.distribution)))
     catalog.components.sort(key=lambda info: (info.kind, info.name, info.distribution))
@@ -48,11 +56,34 @@ def read_catalog() -> Catalog:
     return catalog
 
 
-def _load_alone(info: PluginInfo, block_list: BlockList) -> Contribution:
-    """Loads a plugin, and the others only if its defaults need one of them."""
-    with registry.without_discovery():
+def _load_alone(
+    info: PluginInfo,
+    block_list: BlockList,
+    providers: Mapping[tuple[str, str], Sequence[PluginInfo]],
+) -> Contribution:
+    """Loads a plugin, and of the others only those that its defaults name.
+
+    Where manifests do not say whose a name is, all of them are loaded.
+    """
+    from rlreg import registry  # with it comes what manifests do without
+    from rlreg.plugins import Contribution, load_plugin
+
+    missing: set[tuple[str, str]] = set()
+    with registry.without_discovery(missing):
         contribution = load_plugin(info, block_list)
-        if not any(_leans_on_others(cls) for cls in contribution.members):
+        present = [contribution]
+        while not _are_valid(contribution, present, missing):
+            known = [item.info.distribution for item in present]
+            more = [
+                other
+                for name in sorted(missing)
+                for other in providers.get(name, ())
+                if other.distribution not in known
+            ]
+            if not more:
+                break
+            present += [load_plugin(other, block_list) for other in more]
+        else:
             return contribution
     settled = next(
         plugin
@@ -62,14 +93,27 @@ def _load_alone(info: PluginInfo, block_list: BlockList) -> Contribution:
     return contribution if settled.status == "ok" else Contribution(settled)
 
 
-def _leans_on_others(cls: type[OpenUnion]) -> bool:
-    from rlreg.contract import check_default  # brings in pydantic, which manifests do without
-
-    try:
-        check_default(cls)
-    except RegistrationError:
+def _are_valid(
+    contribution: Contribution, present: Sequence[Contribution], missing: set[tuple[str, str]]
+) -> bool:
+    """Returns whether the defaults hold among what is present; collects the names they miss."""
+    if not contribution.members:
         return True
-    return False
+    from rlreg import registry
+    from rlreg.contract import check_default
+
+    missing.clear()
+    are_valid = True
+    try:
+        with registry.lent(present):
+            for cls in contribution.members:
+                try:
+                    check_default(cls)
+                except RegistrationError:
+                    are_valid = False
+    except DuplicateNameError:
+        return False
+    return are_valid
 
 
 def _add_manifest(catalog: Catalog, info: PluginInfo, manifest: Manifest) -> None:

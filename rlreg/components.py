@@ -10,15 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from rlreg.config import (
-    ActionScaler,
     EncoderFactory,
     LoggerFactory,
     LRSchedulerFactory,
-    ObservationScaler,
     OptimizerFactory,
-    RewardScaler,
     make_lr_scheduler_field,
 )
+from rlreg.scalers import ClipRewardScaler as ClipRewardScaler
+from rlreg.scalers import MinMaxActionScaler as MinMaxActionScaler
+from rlreg.scalers import MinMaxObservationScaler as MinMaxObservationScaler
+from rlreg.scalers import MinMaxRewardScaler as MinMaxRewardScaler
+from rlreg.scalers import MultiplyRewardScaler as MultiplyRewardScaler
+from rlreg.scalers import PixelObservationScaler as PixelObservationScaler
+from rlreg.scalers import ShiftRewardScaler as ShiftRewardScaler
+from rlreg.scalers import StandardObservationScaler as StandardObservationScaler
+from rlreg.scalers import StandardRewardScaler as StandardRewardScaler
 from rlreg.search import Search
 
 if TYPE_CHECKING:
@@ -33,8 +39,6 @@ Filter = tuple[Width, Pixels, Pixels]
 Activation = Literal["relu", "tanh", "swish", "gelu", "geglu", "elu", "sigmoid"]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-Finite = Annotated[float, Field(ge=-1e30, le=1e30)]
-Row = Annotated[tuple[Finite, ...], Field(min_length=1, max_length=1_000_000)]
 
 _ACTIVATION: Any = Field("relu", description="Activation after each layer. Default: d3rlpy, ReLU.")
 _BATCH_NORM: Any = Field(
@@ -271,166 +275,6 @@ class RMSprop(_OptimizerWithExtras):
     weight_decay: float = Field(0.0, ge=0, le=1e3, description="L2 penalty. Default: d3rlpy, 0.")
     momentum: float = Field(0.0, ge=0, le=1, description="Momentum. Default: d3rlpy, 0.")
     centered: bool = Field(True, description="Subtract the mean gradient. Default: d3rlpy, true.")
-
-
-# --- scalers ------------------------------------------------------------------------------------
-
-
-class PixelObservationScaler(ObservationScaler):
-    """Divides 8-bit images by 255."""
-
-    type: Literal["pixel"] = "pixel"
-
-    def create(self) -> Any:
-        """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.scalers import PixelScaler
-
-        return PixelScaler()
-
-
-class MinMaxObservationScaler(ObservationScaler):
-    """Maps each column of the data to [-1, 1]; a constant column to 0."""
-
-    type: Literal["min_max"] = "min_max"
-    minimum: Row | None = Field(
-        None, description="Lowest value by column; null fits it. Default: d3rlpy."
-    )
-    maximum: Row | None = Field(
-        None, description="Highest value by column; null fits it. Default: d3rlpy."
-    )
-
-    def create(self) -> Any:
-        """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.scalers import MinMaxScaler
-
-        return MinMaxScaler("observations", self.minimum, self.maximum)
-
-
-class StandardObservationScaler(ObservationScaler):
-    """Subtracts the mean of each column and divides by its standard deviation plus eps."""
-
-    type: Literal["standard"] = "standard"
-    mean: Row | None = Field(None, description="Mean by column; null fits it. Default: d3rlpy.")
-    std: Row | None = Field(None, description="Deviation by column; null fits it. Default: d3rlpy.")
-    eps: float = Field(
-        1e-3, ge=0, le=1, description="Added to the deviation. Default: d3rlpy, 1e-3."
-    )
-
-    def create(self) -> Any:
-        """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.scalers import StandardScaler
-
-        return StandardScaler("observations", self.mean, self.std, self.eps)
-
-
-class MinMaxActionScaler(ActionScaler):
-    """Maps each action dimension to [-1, 1], by the bounds of the space where it has them."""
-
-    type: Literal["min_max"] = "min_max"
-    minimum: Row | None = Field(
-        None, description="Lowest action; null takes the space's. Default: ours."
-    )
-    maximum: Row | None = Field(
-        None, description="Highest action; null takes the space's. Default: ours."
-    )
-
-    def create(self) -> Any:
-        """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.scalers import MinMaxScaler
-
-        return MinMaxScaler("actions", self.minimum, self.maximum)
-
-
-_MULTIPLIER: Any = Field(
-    1.0, ge=-1e9, le=1e9, description="Factor applied last. Default: d3rlpy, 1."
-)
-
-
-class MultiplyRewardScaler(RewardScaler):
-    """Multiplies rewards."""
-
-    type: Literal["multiply"] = "multiply"
-    multiplier: float = Field(1.0, ge=-1e9, le=1e9, description="The factor. Default: d3rlpy, 1.")
-
-    def create(self) -> Any:
-        """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.reward_scalers import AffineRewardScaler
-
-        return AffineRewardScaler(scale=self.multiplier)
-
-
-class ClipRewardScaler(RewardScaler):
-    """Clips rewards, then multiplies them."""
-
-    type: Literal["clip"] = "clip"
-    low: Finite | None = Field(None, description="Lowest reward; null for none. Default: d3rlpy.")
-    high: Finite | None = Field(None, description="Highest reward; null for none. Default: d3rlpy.")
-    multiplier: float = _MULTIPLIER
-
-    def create(self) -> Any:
-        """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.reward_scalers import ClippingRewardScaler
-
-        return ClippingRewardScaler(self.low, self.high, self.multiplier)
-
-
-class MinMaxRewardScaler(RewardScaler):
-    """Maps the rewards of the data to [0, multiplier]."""
-
-    type: Literal["min_max"] = "min_max"
-    minimum: Finite | None = Field(
-        None, description="Lowest reward; null fits it. Default: d3rlpy."
-    )
-    maximum: Finite | None = Field(
-        None, description="Highest reward; null fits it. Default: d3rlpy."
-    )
-    multiplier: float = _MULTIPLIER
-
-    def create(self) -> Any:
-        """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.reward_scalers import MinMaxRewards
-
-        return MinMaxRewards(self.minimum, self.maximum, self.multiplier)
-
-
-class StandardRewardScaler(RewardScaler):
-    """Subtracts the mean reward and divides by the standard deviation plus eps."""
-
-    type: Literal["standard"] = "standard"
-    mean: Finite | None = Field(None, description="Mean reward; null fits it. Default: d3rlpy.")
-    std: Annotated[float, Field(ge=0, le=1e30)] | None = Field(
-        None, description="Standard deviation; null fits it. Default: d3rlpy."
-    )
-    eps: float = Field(
-        1e-3, ge=0, le=1, description="Added to the deviation. Default: d3rlpy, 1e-3."
-    )
-    multiplier: float = _MULTIPLIER
-
-    def create(self) -> Any:
-        """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.reward_scalers import StandardRewards
-
-        return StandardRewards(self.mean, self.std, self.eps, self.multiplier)
-
-
-class ShiftRewardScaler(RewardScaler):
-    """Adds a constant to rewards and multiplies them."""
-
-    type: Literal["shift"] = "shift"
-    shift: float = Field(
-        0.0, ge=-1e9, le=1e9, description="Added to each reward. Default: ours, 0."
-    )
-    multiplier: float = Field(1.0, ge=-1e9, le=1e9, description="The factor. Default: d3rlpy, 1.")
-    multiply_first: bool = Field(
-        False, description="Multiply before adding. Default: d3rlpy, false."
-    )
-
-    def create(self) -> Any:
-        """Builds the scaler; see `rlreg.runtime.scalers`."""
-        from rlreg.runtime.reward_scalers import AffineRewardScaler
-
-        shift = self.shift if self.multiply_first else self.shift * self.multiplier
-        return AffineRewardScaler(scale=self.multiplier, shift=shift)
 
 
 # --- loggers ------------------------------------------------------------------------------------

@@ -11,14 +11,12 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 _VALUE = re.compile(r"[A-Za-z_][\w.]*(\s*:\s*[A-Za-z_][\w.]*)?(\s*\[.*\])?\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(NamedTuple):
     """A distribution with ``rlreg`` entry points.
 
     Attributes:
@@ -55,12 +53,13 @@ def _scan_folder(folder: str, group: str) -> Iterator[Distribution]:
         names = sorted(os.listdir(folder))
     except OSError:
         return
+    wanted = f"[{group}]".encode()
     for name in names:
         if not name.endswith((".dist-info", ".egg-info")):
             continue
         place = os.path.join(folder, name)
-        text = _read(os.path.join(place, "entry_points.txt"))
-        if f"[{group}]" in text:
+        content = _read_bytes(f"{place}{os.sep}entry_points.txt")
+        if wanted in content and (text := _decode(content)):
             yield _distribution(place, text, group)
 
 
@@ -82,23 +81,39 @@ def _scan_archive(path: str, group: str) -> Iterator[Distribution]:
 def _distribution(place: str, text: str, group: str, headers: str | None = None) -> Distribution:
     if headers is None:
         headers = _read(os.path.join(place, "METADATA")) or _read(os.path.join(place, "PKG-INFO"))
-    stem = Path(place).stem.partition("-")[0]
+    stem = os.path.basename(place).rpartition(".")[0].partition("-")[0]
     name, version = _header(headers, "Name") or stem, _header(headers, "Version")
     points, fault = _parse(text, group)
     return Distribution(name, version, place, points, fault)
 
 
 def _read(path: str) -> str:
+    return _decode(_read_bytes(path))
+
+
+def _read_bytes(path: str) -> bytes:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb") as file:
             return file.read()
-    except (OSError, UnicodeDecodeError):
-        return ""  # not readable, so nobody can tell that it is a plugin of ours
+    except OSError:
+        return b""  # not readable, so nobody can tell that it is a plugin of ours
+
+
+def _decode(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return ""
 
 
 def _header(headers: str, name: str) -> str:
-    match = re.search(rf"^{name}:[ \t]*(\S.*?)[ \t]*$", headers.partition("\n\n")[0], re.MULTILINE)
-    return match[1] if match else ""
+    for line in headers.splitlines():
+        if not line.strip():
+            break
+        key, colon, value = line.partition(":")
+        if colon and key == name:
+            return value.strip()
+    return ""
 
 
 def _parse(text: str, group: str) -> tuple[tuple[tuple[str, str], ...], str]:

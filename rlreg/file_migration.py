@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
 from rlreg import registry
-from rlreg.documents import read_document
+from rlreg.atomic_file import write_text
+from rlreg.documents import parse_document, read_document
 from rlreg.errors import ConfigError, FileFormatError
 from rlreg.files import load_config
 from rlreg.migrations import migrate
@@ -71,10 +71,8 @@ def _open(path: Path) -> tuple[Any, Any]:
 
 def _replace(path: Path, text: str) -> None:
     """Writes the new text by rename, once it is known to be valid."""
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    temporary.write_text(text, encoding="utf-8")
     try:
-        load_config(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        load_config(parse_document(text, path.suffix, str(path)).data)
+    except ConfigError as error:
+        raise ConfigError(error.problems, subject=f"{path} (migrated)") from error
+    write_text(path, text)

@@ -7,30 +7,38 @@ passed over (the plugin is loaded instead) and is an error of the conformance ki
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
+import contextlib
+import functools
+import importlib
 import json
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlreg.entry_points import PLUGIN_API, PluginInfo, find_entry_points
 from rlreg.errors import PluginError
-from rlreg.plugins import PLUGIN_API, Contribution, PluginInfo, find_entry_points
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlreg.open_union import OpenUnion
+    from rlreg.plugins import Contribution
 
 MANIFEST_NAME = "rlreg-manifest.json"
-FORMAT = 1
+FORMAT = 2
+BRIEF = ("kind", "name", "summary", "regime", "schema_version")
+"""What a listing needs of a class; the rest stands at the end of the file, under ``details``."""
+
+_DETAILS = b'\n "details": '
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(NamedTuple):
     """What one entry point provides, as its distribution wrote it down.
 
     Attributes:
-        learnables: ``name, summary, regime, schema_version, own_schema, search_space`` of each.
-        components: ``kind, name, summary, own_schema`` of each.
+        learnables: What `describe_member` says of each, and its ``search_space``.
+        components: The same.
         presets: ``id, summary, source, settings`` of each.
     """
 
@@ -39,7 +47,6 @@ class Manifest:
     presets: tuple[Mapping[str, Any], ...]
 
 
-@dataclass(slots=True)
 class PathListing:
     """What lies in the folders of ``sys.path``, each read once.
 
@@ -47,9 +54,10 @@ class PathListing:
     the time a listing takes.
     """
 
-    names: dict[str, frozenset[str]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.names: dict[str, frozenset[str]] = {}
 
-    def find(self, top: str) -> Path | None:
+    def find(self, top: str) -> str | None:
         """Returns the folder of a regular package, or ``None`` where only Python can tell."""
         for entry in sys.path:
             folder = entry or os.getcwd()
@@ -61,44 +69,77 @@ class PathListing:
             if top in self.names[folder]:
                 # A namespace package, or a folder that is none, is left to find_spec.
                 found = f"{folder}{os.sep}{top}"
-                return Path(found) if os.path.isfile(f"{found}{os.sep}__init__.py") else None
+                return found if os.path.isfile(f"{found}{os.sep}__init__.py") else None
             if f"{top}.py" in self.names[folder] or os.path.isfile(folder):
                 return None
         return None
 
 
-def package_folder(info: PluginInfo, listing: PathListing | None = None) -> Path | None:
+def package_folder(info: PluginInfo) -> Path | None:
     """Returns the folder of the plugin's top-level package, importing nothing."""
+    from pathlib import Path
+
+    folder = _folder(info)
+    return None if folder is None else Path(folder)
+
+
+def _folder(info: PluginInfo, listing: PathListing | None = None) -> str | None:
     top = info.value.partition(":")[0].partition(".")[0]
     found = listing.find(top) if listing is not None else None
     if found is not None:
         return found
+    import importlib.util
+
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
     locations = spec.submodule_search_locations if spec is not None else None
-    return Path(next(iter(locations))) if locations else None
+    return next(iter(locations)) if locations else None
 
 
-def read_manifest(info: PluginInfo, listing: PathListing | None = None) -> Manifest | None:
-    """Returns the manifest of a plugin, or ``None`` if it has none that is fresh."""
-    folder = package_folder(info, listing)
+def read_manifest(
+    info: PluginInfo, listing: PathListing | None = None, *, is_brief: bool = False
+) -> Manifest | None:
+    """Returns the manifest of a plugin, or ``None`` if it has none that is fresh.
+
+    Args:
+        info: The plugin.
+        listing: What lies in the folders of ``sys.path``, if several plugins are read.
+        is_brief: Whether to read what a listing needs alone, and not the schemas.
+    """
+    folder = _folder(info, listing)
     if folder is None:
         return None
     try:
-        data = json.loads(_read(os.path.join(folder, MANIFEST_NAME)))
+        content = _read(os.path.join(folder, MANIFEST_NAME))
+        if is_brief:
+            content = _without_details(content)
+        data = json.loads(content)
         if staleness(data, info, folder):
             return None
         part = data["entry_points"][info.entry_point]
+        members = {kind: part[kind] for kind in ("learnables", "components")}
+        if not is_brief:
+            details = data["details"][info.entry_point]
+            members = {
+                kind: [{**a, **b} for a, b in zip(items, details[kind], strict=True)]
+                for kind, items in members.items()
+            }
         return Manifest(
-            tuple(part["learnables"]), tuple(part["components"]), tuple(part["presets"])
+            tuple(members["learnables"]), tuple(members["components"]), tuple(part["presets"])
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def staleness(data: Mapping[str, Any], info: PluginInfo, folder: Path) -> str:
+def _without_details(content: bytes) -> bytes:
+    """Cuts the end off, which is most of the file and takes most of the time to parse."""
+    head, mark, _ = content.partition(_DETAILS)  # one space: it can only be the key of the root
+    return head.rstrip(b",") + b"\n}" if mark else content
+
+
+def staleness(data: Mapping[str, Any], info: PluginInfo, folder: str | Path) -> str:
     """Returns why a manifest no longer counts, or an empty string if it does."""
     if data["format"] != FORMAT:
         return f"its format is {data['format']}, this rlreg reads {FORMAT}"
@@ -119,9 +160,19 @@ def _read(path: str | Path) -> bytes:
         return file.read()
 
 
+@functools.cache
+def _sha256() -> Callable[[bytes], Any]:
+    """Returns the interpreter's own SHA-256: hashlib opens OpenSSL first, which takes longer."""
+    for name in ("_sha2", "_sha256"):  # since Python 3.12; before
+        with contextlib.suppress(ImportError, AttributeError):
+            own: Callable[[bytes], Any] = importlib.import_module(name).sha256
+            return own
+    return importlib.import_module("hashlib").sha256  # type: ignore[no-any-return]
+
+
 def _hash(path: str | Path) -> str:
     try:
-        return hashlib.sha256(_read(path)).hexdigest()
+        return str(_sha256()(_read(path)).hexdigest())
     except OSError:
         return ""
 
@@ -155,19 +206,35 @@ def make_manifest(distribution: str) -> tuple[Path, dict[str, Any]]:
     folder = package_folder(plugins[0])
     if folder is None:
         raise PluginError(f"{plugins[0].value} is not in a package, so it cannot carry a manifest")
-    content = {
+    content: dict[str, Any] = {
         "format": FORMAT,
         "distribution": plugins[0].distribution,
         "version": plugins[0].version,
         "made_with": __version__,
         "plugin_api": PLUGIN_API,
         "sources": _sources(folder),
-        "entry_points": {info.entry_point: _provided(info) for info in plugins},
     }
+    parts = {info.entry_point: _provided(info) for info in plugins}
+    content["entry_points"] = {name: _chosen(part, brief=True) for name, part in parts.items()}
+    content["details"] = {name: _chosen(part, brief=False) for name, part in parts.items()}
     return folder / MANIFEST_NAME, content
 
 
+def _chosen(part: Mapping[str, Any], *, brief: bool) -> dict[str, Any]:
+    """Returns the half of an entry point's part that a listing needs, or the other one."""
+    found: dict[str, Any] = {
+        kind: [
+            {key: value for key, value in item.items() if (key in BRIEF) == brief}
+            for item in part[kind]
+        ]
+        for kind in ("learnables", "components")
+    }
+    return {"value": part["value"], **found, "presets": part["presets"]} if brief else found
+
+
 def _sources(folder: Path) -> dict[str, str]:
+    from pathlib import Path
+
     found = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -177,54 +244,66 @@ def _sources(folder: Path) -> dict[str, str]:
 
 
 def _provided(info: PluginInfo) -> dict[str, Any]:
-    from rlreg import registry
     from rlreg.blocking import BlockList
     from rlreg.plugins import load_plugin
-    from rlreg.schema import json_schema
     from rlreg.search_space import search_space
 
     contribution: Contribution = load_plugin(info, BlockList.read())
-    learnables, components = [], []
-    for cls in contribution.members:
-        record = registry.provenance(cls)
-        if record.kind == "learnable":
-            version = cls.model_fields["schema_version"].default
-            learnables.append(
-                {
-                    "name": record.name,
-                    "summary": record.summary,
-                    "regime": str(getattr(cls, "regime", "")),
-                    "schema_version": version,
-                    "own_schema": json_schema(record.id, scope="own"),
-                    "search_space": search_space(cls).as_json()["parameters"],
-                }
-            )
-        else:
-            components.append(
-                {
-                    "kind": record.kind,
-                    "name": record.name,
-                    "summary": record.summary,
-                    "own_schema": json_schema(cls, scope="own"),
-                }
-            )
+    members = [describe_member(cls) for cls in contribution.members]
+    for cls, item in zip(contribution.members, members, strict=True):
+        if item["kind"] == "learnable":
+            item["search_space"] = search_space(cls).as_json()["parameters"]
     presets = [
         {"id": p.id, "summary": p.summary, "source": p.source, "settings": dict(p.settings)}
         for p in contribution.presets
     ]
     return {
         "value": info.value,
-        "learnables": learnables,
-        "components": components,
+        "learnables": [item for item in members if item["kind"] == "learnable"],
+        "components": [item for item in members if item["kind"] != "learnable"],
         "presets": presets,
     }
 
 
+def describe_member(cls: type[OpenUnion]) -> dict[str, Any]:
+    """Returns as plain data what listing, ``show``, schemas and the reference need of a class.
+
+    Learnables and components have ``kind, name, summary, class, defaults, own_schema``; learnables
+    ``regime, schema_version, field_groups, history`` too.
+    """
+    from rlreg import registry
+    from rlreg.overrides import plain
+    from rlreg.reference.history import history_of
+    from rlreg.schema import json_schema
+
+    record = registry.provenance(cls)
+    described: dict[str, Any] = {
+        "kind": record.kind,
+        "name": record.name,
+        "summary": record.summary,
+        "class": [cls.__module__, cls.__qualname__],
+        "defaults": plain(cls()),
+        "own_schema": json_schema(cls if record.kind != "learnable" else record.id, scope="own"),
+    }
+    if record.kind == "learnable":
+        groups: Mapping[str, Sequence[str]] = getattr(cls, "field_groups", {})
+        described |= {
+            "regime": str(getattr(cls, "regime", "")),
+            "schema_version": cls.model_fields["schema_version"].default,
+            "field_groups": {title: list(names) for title, names in groups.items()},
+            "history": [
+                {"version": change.version, "steps": list(change.steps)}
+                for change in history_of(getattr(cls, "migrations", ()))
+            ],
+        }
+    return described
+
+
 def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a manifest by rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(dump_manifest(content), encoding="utf-8")
-    temporary.replace(path)
+    from rlreg.atomic_file import write_text
+
+    write_text(path, dump_manifest(content))
 
 
 def dump_manifest(content: Mapping[str, Any]) -> str:

@@ -9,16 +9,18 @@ gives every plugin a plugin manager of its own and checks what comes back.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlreg.blocking import BlockList, normalize
-from rlreg.distributions import Distribution, scan
+from rlreg.entry_points import GROUP as GROUP
+from rlreg.entry_points import PLUGIN_API as PLUGIN_API
+from rlreg.entry_points import PluginInfo as PluginInfo
+from rlreg.entry_points import find_entry_points as find_entry_points
+from rlreg.entry_points import marked
+from rlreg.entry_points import module_file as module_file
 from rlreg.errors import RegistrationError, RlregError, did_you_mean
 
 if TYPE_CHECKING:
@@ -27,44 +29,7 @@ if TYPE_CHECKING:
     from rlreg.config import Preset
     from rlreg.open_union import OpenUnion
 
-GROUP = "rlreg"
-"""Entry-point group of plugins."""
-
-PLUGIN_API = 1
-"""Version of the plugin contract. A plugin that needs a later one says ``RLREG_PLUGIN_API = n``."""
-
 HOOK_NAMES = ("rlreg_learnables", "rlreg_components", "rlreg_presets")
-
-
-@dataclass(frozen=True, slots=True)
-class PluginInfo:
-    """One entry point of the group ``rlreg``, and how it fared.
-
-    Attributes:
-        distribution: Name of the distribution as its metadata spells it.
-        version: Its version, or an empty string if the metadata has none.
-        entry_point: Name of the entry point.
-        value: What it points to: ``module`` or ``module:object``.
-        status: ``ok``, ``broken`` or ``blocked``.
-        error: The cause in one line, empty if there is none.
-        remedy: What the user can do about it.
-        traceback: The plugin's own traceback, for its author.
-        location: Folder that holds the distribution's metadata.
-        file: The module that the entry point names; empty if it is not found, or not looked for.
-        hooks: The hooks it implements; empty while it is not imported.
-    """
-
-    distribution: str
-    version: str
-    entry_point: str
-    value: str
-    status: str = "ok"
-    error: str = ""
-    remedy: str = ""
-    traceback: str = ""
-    location: str = ""
-    file: str = ""
-    hooks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,47 +80,14 @@ def load_plugins() -> list[Contribution]:
     )
 
 
-# --- distributions ------------------------------------------------------------------------------
-
-
-def find_entry_points() -> Iterator[PluginInfo]:
-    """Yields every ``rlreg`` entry point on this machine without importing any of them.
-
-    A distribution seen twice (an editable install beside its ``egg-info``) counts once: the first
-    on the path, where an installed one goes before an ``egg-info``.
-    """
-    chosen: dict[str, Distribution] = {}
-    for distribution in scan(GROUP):
-        name = normalize(distribution.name)
-        is_source = distribution.location.endswith(".egg-info")
-        if name not in chosen or (chosen[name].location.endswith(".egg-info") and not is_source):
-            chosen[name] = distribution
-    for distribution in chosen.values():
-        yield from _infos(distribution)
-
-
-def _infos(distribution: Distribution) -> Iterator[PluginInfo]:
-    owner = PluginInfo(
-        distribution.name, distribution.version, "", "", location=distribution.location
-    )
-    if distribution.fault:
-        remedy = f"reinstall {distribution.name}, or mend {distribution.location}"
-        yield replace(owner, status="broken", error=distribution.fault, remedy=remedy)
-    for name, value in distribution.entry_points:
-        yield replace(owner, entry_point=name, value=value)
-
-
 # --- one plugin ---------------------------------------------------------------------------------
 
 
 def load_plugin(info: PluginInfo, block_list: BlockList) -> Contribution:
     """Loads one plugin unless it is blocked; whatever it raises becomes its status."""
+    info = marked(info, block_list)
     if info.status != "ok":
         return Contribution(info)
-    blocked = block_list.reason(info.distribution, info.entry_point)
-    if blocked:
-        reason, remedy = blocked
-        return Contribution(replace(info, status="blocked", error=reason, remedy=remedy))
     _loading.name = f"{info.distribution}:{info.entry_point}"
     _loading.offences = []
     info = replace(info, file=module_file(info))
@@ -172,25 +104,6 @@ def load_plugin(info: PluginInfo, block_list: BlockList) -> Contribution:
         return Contribution(as_broken(info, error))
     finally:
         _loading.name = ""
-
-
-def module_file(info: PluginInfo) -> str:
-    """Returns the file of the module that an entry point names, importing nothing."""
-    top, *rest = info.value.partition("[")[0].partition(":")[0].strip().split(".")
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError, AttributeError):
-        return ""
-    if spec is None:
-        return ""
-    if not rest:
-        return spec.origin or ""
-    for folder in spec.submodule_search_locations or ():
-        place = Path(folder, *rest)
-        for path in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
-            if path.is_file():
-                return str(path)
-    return ""
 
 
 def _load_object(info: PluginInfo) -> Any:

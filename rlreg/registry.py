@@ -1,9 +1,7 @@
 """Who provides which name: registration, look-up, suggestions and provenance.
 
-Names follow one rule that does not depend on the order of paths. ``name`` is enough while one
-distribution claims it; the distribution ``rlreg-NAME`` owns the bare ``NAME``, and core owns the
-tags of its components; any other name claimed twice is ambiguous and must be written
-``distribution/name``. What is registered by call has the id ``local/NAME``.
+What is known in this process is one `Registry` (`rlreg.records` has the rule of names), filled by
+discovery at the first look-up. What is registered by call has the id ``local/NAME``.
 """
 
 from __future__ import annotations
@@ -11,249 +9,91 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import importlib
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlreg.blocking import normalize
+from rlreg.entry_points import PluginInfo
 from rlreg.errors import (
-    AmbiguousNameError,
     DuplicateNameError,
     PluginError,
     RegistrationError,
     UnknownNameError,
     did_you_mean,
 )
-from rlreg.plugins import PluginInfo, refuse_while_loading
+from rlreg.names import ComponentInfo as ComponentInfo
+from rlreg.names import LearnableInfo as LearnableInfo
+from rlreg.names import owner_among
+from rlreg.names import summary_of as summary_of
+from rlreg.plugins import refuse_while_loading
+from rlreg.records import PresetRecord as PresetRecord
+from rlreg.records import Record as Record
+from rlreg.records import Registry as Registry
+from rlreg.records import where_is as where_is
 
 if TYPE_CHECKING:
-    from rlreg.config import ComponentConfig, LearnableConfig, Preset
+    from rlreg.config import ComponentConfig, LearnableConfig
     from rlreg.open_union import OpenUnion
+    from rlreg.plugins import Contribution
 
 LOCAL = "local"
 """Distribution name of what is registered by call."""
 
 
-class _Distributed(Protocol):
-    @property
-    def distribution(self) -> str: ...
-
-
-Claim = TypeVar("Claim", bound=_Distributed)
 L = TypeVar("L", bound="type[LearnableConfig]")
 C = TypeVar("C", bound="type[ComponentConfig]")
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One registered class and where it comes from."""
-
-    kind: str
-    name: str
-    cls: type[OpenUnion]
-    distribution: str
-    version: str
-
-    @property
-    def id(self) -> str:
-        """The qualified name, unique on this machine."""
-        return f"{self.distribution}/{self.name}"
-
-    @property
-    def summary(self) -> str:
-        """First sentence of the class's docstring."""
-        return summary_of(self.cls)
-
-
-def summary_of(cls: type) -> str:
-    """Returns the first paragraph of a class's docstring on one line."""
-    paragraph = (cls.__doc__ or "").strip().partition("\n\n")[0]
-    return " ".join(paragraph.split())
-
-
-@dataclass(frozen=True, slots=True)
-class LearnableInfo:
-    """What a listing says of a learnable."""
-
-    name: str
-    id: str
-    summary: str
-    regime: str
-    distribution: str
-    version: str
-    status: str = "ok"
-
-
-@dataclass(frozen=True, slots=True)
-class ComponentInfo:
-    """What a listing says of a component."""
-
-    kind: str
-    name: str
-    id: str
-    summary: str
-    distribution: str
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class PresetRecord:
-    """A preset and the distribution it comes from."""
-
-    preset: Preset
-    distribution: str
-    version: str
-
-
-def owner_among(kind: str, name: str, claims: Sequence[Claim]) -> Claim | None:
-    """Returns whom a bare name belongs to, or ``None`` if it is ambiguous or nobody's."""
-    if len(claims) == 1:
-        return claims[0]
-    named_after = f"rlreg-{normalize(name)}"
-    owners = [named_after] if kind == "learnable" else ["rlreg", named_after]
-    for owner in owners:
-        for claim in claims:
-            if normalize(claim.distribution) == owner:
-                return claim
-    return None
-
-
-@dataclass(slots=True)
-class Registry:
-    """The names known in this process. One instance serves the module-level functions."""
-
-    records: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
-    presets: dict[str, PresetRecord] = field(default_factory=dict)
-    plugins: list[PluginInfo] = field(default_factory=list)
-    generation: int = 0
-    is_complete: bool = False
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-    def add(self, record: Record) -> None:
-        """Adds a record; the same class again is silent.
-
-        Raises:
-            DuplicateNameError: If the distribution already has another class under this name.
-        """
-        with self.lock:
-            known = self.records.setdefault((record.kind, record.name), [])
-            for other in known:
-                if normalize(other.distribution) != normalize(record.distribution):
-                    continue
-                if other.cls is record.cls:
-                    return
-                raise DuplicateNameError(
-                    f"{record.kind} {record.id!r} is already registered, by {where_is(other.cls)}; "
-                    f"{where_is(record.cls)} needs another name"
-                )
-            known.append(record)
-            known.sort(key=lambda item: normalize(item.distribution))
-            self.generation += 1
-
-    def remove(self, distribution: str, members: Sequence[type], presets: Sequence[Preset]) -> None:
-        """Takes back what a plugin brought."""
-        with self.lock:
-            for many in self.records.values():
-                many[:] = [
-                    record
-                    for record in many
-                    if record.distribution != distribution or record.cls not in members
-                ]
-            for preset in presets:
-                held = self.presets.get(preset.id)
-                if held is not None and held.distribution == distribution:
-                    del self.presets[preset.id]
-            self.generation += 1
-
-    def all(self, kind: str) -> list[Record]:
-        """Returns every record of a kind, sorted by name and distribution."""
-        with self.lock:
-            found = [
-                record for (k, _), many in self.records.items() if k == kind for record in many
-            ]
-        return sorted(found, key=lambda record: (record.name, normalize(record.distribution)))
-
-    def resolve(self, kind: str, reference: str) -> Record:
-        """Finds the record that a bare or qualified name means.
-
-        Raises:
-            UnknownNameError: If there is none; the message has the nearest names.
-            AmbiguousNameError: If several distributions claim a bare name.
-            PluginError: If the name looks like that of a broken or blocked plugin.
-        """
-        qualifier, _, name = reference.rpartition("/")
-        with self.lock:
-            claims = list(self.records.get((kind, name), ()))
-        if qualifier:
-            claims = self._of_distribution(claims, normalize(qualifier))
-        owner = owner_among(kind, name, claims)
-        if owner is not None:
-            return owner
-        if claims:
-            ids = " or ".join(repr(record.id) for record in claims)
-            raise AmbiguousNameError(
-                f"{kind} {name!r} is claimed by {len(claims)} distributions; write {ids}"
-            )
-        raise self._unknown(kind, reference)
-
-    def _of_distribution(self, claims: list[Record], qualifier: str) -> list[Record]:
-        exact = [record for record in claims if normalize(record.distribution) == qualifier]
-        if exact or self._has_distribution(qualifier):
-            return exact
-        return [
-            record for record in claims if normalize(record.distribution) == f"rlreg-{qualifier}"
-        ]
-
-    def _has_distribution(self, name: str) -> bool:
-        names = {record.distribution for many in self.records.values() for record in many}
-        names |= {plugin.distribution for plugin in self.plugins}
-        return name in {normalize(known) for known in names}
-
-    def _unknown(self, kind: str, reference: str) -> Exception:
-        name = reference.rpartition("/")[2]
-        for plugin in self.plugins:
-            names = {normalize(plugin.entry_point), normalize(plugin.distribution)}
-            if plugin.status != "ok" and {normalize(name), f"rlreg-{normalize(name)}"} & names:
-                return PluginError(
-                    f"{kind} {reference!r}: the plugin {plugin.distribution} {plugin.version} is "
-                    f"{plugin.status}: {plugin.error}; {plugin.remedy}"
-                )
-        known = self.all(kind)
-        names = {record.name for record in known} | {record.id for record in known}
-        hint = did_you_mean(reference, names) or _listing(kind, sorted({r.name for r in known}))
-        return UnknownNameError(f"unknown {kind.replace('_', ' ')} {reference!r}; {hint}")
-
-
-def _listing(kind: str, names: list[str]) -> str:
-    if not names:
-        return f"no {kind.replace('_', ' ')} is installed (pip install rlreg-iql, for example)"
-    return f"there is {', '.join(names)}"
-
-
-def where_is(cls: type) -> str:
-    """Returns the qualified name of a class."""
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 _registry = Registry()
 
 
-_is_listing: contextvars.ContextVar[bool] = contextvars.ContextVar("rlreg_listing", default=False)
+_missing: contextvars.ContextVar[set[tuple[str, str]] | None] = contextvars.ContextVar(
+    "rlreg_missing", default=None
+)
+"""Set while look-ups must not discover: takes the names that were not known."""
 
 
 @contextlib.contextmanager
-def without_discovery() -> Iterator[None]:
-    """Look-ups inside the block know core, and what is known already; they import no plugin."""
+def without_discovery(missing: set[tuple[str, str]] | None = None) -> Iterator[None]:
+    """Look-ups inside the block know core, and what is known already; they import no plugin.
+
+    Args:
+        missing: Takes kind and bare name of what was looked up and is not known.
+    """
     from rlreg.discovery import add_core
 
     if not _registry.is_complete:
         add_core(_registry)
-    token = _is_listing.set(True)
+    token = _missing.set(set() if missing is None else missing)
     try:
         yield
     finally:
-        _is_listing.reset(token)
+        _missing.reset(token)
+
+
+@contextlib.contextmanager
+def lent(contributions: Iterable[Contribution]) -> Iterator[None]:
+    """Look-ups inside the block know what these plugins bring, too."""
+    added: list[Record] = []
+    try:
+        for item in contributions:
+            for cls in item.members:
+                record = Record(
+                    cls.kind, cls.get_type(), cls, item.info.distribution, item.info.version
+                )
+                if record not in _registry.records.get((record.kind, record.name), ()):
+                    _registry.add(record)
+                    added.append(record)
+        yield
+    finally:
+        for record in added:
+            _registry.remove(record.distribution, [record.cls], ())
+
+
+def is_untouched() -> bool:
+    """Returns whether this process has neither looked for plugins nor registered by call."""
+    return not _registry.is_complete and not any(
+        record.distribution == LOCAL for many in _registry.records.values() for record in many
+    )
 
 
 def _ready() -> Registry:
@@ -261,7 +101,7 @@ def _ready() -> Registry:
     from rlreg.discovery import discover
 
     registry = _registry
-    if registry.is_complete or _is_listing.get():
+    if registry.is_complete or _missing.get() is not None:
         return registry
     with registry.lock:
         if not registry.is_complete:
@@ -343,7 +183,13 @@ def _register(cls: Any, what: str) -> None:
 
 def resolve(kind: str, reference: str) -> Record:
     """Finds the record a name means; see :meth:`Registry.resolve`."""
-    return _ready().resolve(kind, reference)
+    try:
+        return _ready().resolve(kind, reference)
+    except UnknownNameError:
+        missing = _missing.get()
+        if missing is not None:
+            missing.add((kind, reference.rpartition("/")[2]))
+        raise
 
 
 def records(kind: str) -> list[Record]:

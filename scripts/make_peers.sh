@@ -12,7 +12,8 @@ torch=$(grep '^torch==' constraints.txt)
 
 declare -A first=([d3rlpy]="$torch" [jax]="" [torchrl]="$torch" [rllib]="$torch")
 declare -A packages=(
-    [d3rlpy]="d3rlpy==2.8.1"
+    # d3rlpy reads Minari data sets with these; benchmarks/evidence measures what it makes of them.
+    [d3rlpy]="d3rlpy==2.8.1 minari[hdf5]==0.5.4 gymnasium-robotics mujoco"
     [jax]="jax==0.10.2"
     [torchrl]="torchrl"
     [rllib]="ray[rllib]==2.60.*"
@@ -36,7 +37,9 @@ for name in "${@:-d3rlpy jax torchrl rllib}"; do
         if [ -n "${first[$peer]}" ]; then
             "${pip[@]}" "${first[$peer]}"
         fi
-        "${pip[@]}" "${packages[$peer]}"
+        # Several words where a peer needs several packages.
+        read -ra wanted <<<"${packages[$peer]}"
+        "${pip[@]}" "${wanted[@]}"
         "$peers/$peer/bin/python" -m pip freeze --disable-pip-version-check >"$peers/$peer/.installed"
         echo "$peer: $("$peers/$peer/bin/python" -c "import ${module[$peer]:-$peer} as m; print(m.__version__)")"
     done

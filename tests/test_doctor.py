@@ -93,6 +93,51 @@ def test_hooks_and_file_of_a_plugin_in_order_are_shown(rlreg_cli, make_plugin):
     assert fine["file"] == str(site / "fine_dist_plugin.py")
 
 
+HEAVY = '''
+import rlreg
+from typing import ClassVar, Literal
+
+class HeavyConfig(rlreg.LearnableConfig):
+    """Heavy."""
+    regime: ClassVar[str] = "offline"
+    type: Literal["heavy"] = "heavy"
+    def create(self, device="auto"):
+        print("noise")
+        BODY
+
+@rlreg.hookimpl
+def rlreg_learnables():
+    return [HeavyConfig]
+'''
+BODIES = {
+    "well": ("return object()", "", ""),
+    "no torch": (
+        "raise ModuleNotFoundError('no', name='torch')",
+        "creating 'heavy' needs torch, which is not installed",
+        "pip install 'rlreg[torch]'",
+    ),
+    "no module": ("import no_such_module_xyz", "No module named 'no_such_module_xyz'", "install"),
+    "own fault": ("return [][1]", "IndexError: list index out of range", "report it"),
+    "exits": ("raise SystemExit(4)", "SystemExit: 4", "report it"),
+    "dies": ("import os; os._exit(9)", "its process ended with 9", "report it to the authors of"),
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_deep_doctor_creates_every_learnable_in_a_process_of_its_own(rlreg_cli, make_plugin, body):
+    code, cause, remedy = BODIES[body]
+    site = make_plugin("heavy-dist", HEAVY.replace("BODY", code))
+    if body == "dies":  # what --deep adds
+        assert json.loads(rlreg_cli("doctor", "--json", sites=[site]).stdout)["findings"] == []
+    exit_code = 3 if cause else 0
+    done = rlreg_cli("doctor", "--deep", "--json", sites=[site], code=exit_code)
+    findings = json.loads(done.stdout)["findings"]
+    assert [item["subject"] for item in findings] == (["heavy-dist/heavy 1.0"] if cause else [])
+    for item in findings:
+        assert cause in item["message"]
+        assert remedy in item["remedy"]
+
+
 def test_unrelated_broken_plugin_does_not_disturb_create(run_python, make_plugin):
     """registry-issues 1 and 40: one plugin with a missing module, and the user creates another."""
     good = (

@@ -43,20 +43,50 @@ def test_config_and_run_file_load_and_mean_the_same(golden):
     assert [logger.type for logger in run.logging] == ["jsonl", "tensorboard"]
 
 
-def test_checkpoint_predicts_as_it_did_and_trains_on(golden):
-    expected = json.loads((golden / "expected.json").read_text())
+def load(path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VersionWarning)
-        learnable = rlreg.load(golden / "iql.rlreg", device="cpu")
-        config = rlreg.load_config(golden / "iql.rlreg")
-    assert learnable.config == config
+        return rlreg.load(path, device="cpu"), rlreg.load_config(path)
+
+
+def check_predictions(learnable, expected):
     assert learnable.grad_step == expected["grad_step"]
     observations = np.asarray(expected["observations"], np.float32)
     np.testing.assert_allclose(
         learnable.predict(observations), np.asarray(expected["actions"]), rtol=1e-4, atol=1e-5
     )
+
+
+def test_checkpoint_predicts_as_it_did_and_trains_on(golden):
+    expected = json.loads((golden / "expected.json").read_text())
+    learnable, config = load(golden / "iql.rlreg")
+    assert learnable.config == config
+    check_predictions(learnable, expected)
     spec = importlib.util.spec_from_file_location("make_golden", GOLDEN / "make_golden.py")
     make_golden = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(make_golden)
     learnable.update(make_golden.pendulum_arrays().sample(16, learnable.generator))
+    assert learnable.grad_step == expected["grad_step"] + 1
+
+
+def test_online_config_and_run_file_load_and_mean_the_same(golden):
+    pytest.importorskip("rlreg_impala")
+    for name in ("impala.yaml", "impala-run.yaml"):
+        migrate_file(golden / name)
+    config, run = (rlreg.load_config(golden / name) for name in ("impala.yaml", "impala-run.yaml"))
+    assert run.learnable == config
+    assert config.entropy_coef == 0.02
+    assert config.optim_factory.type == "rmsprop_tf"
+    assert (run.engine.type, run.engine.num_actors) == ("sequential", 2)
+    assert (run.train.n_epochs, run.train.epoch_length) == (2, 3)
+
+
+def test_online_checkpoint_predicts_as_it_did_and_trains_on(golden):
+    pytest.importorskip("rlreg_impala")
+    expected = json.loads((golden / "impala-expected.json").read_text())
+    learnable, config = load(golden / "impala.rlreg")
+    assert learnable.config == config
+    check_predictions(learnable, expected)
+    engine = rlreg.load_config(golden / "impala-run.yaml").engine
+    learnable.train("Pendulum-v1", engine=engine, n_epochs=1, epoch_length=1)
     assert learnable.grad_step == expected["grad_step"] + 1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
-import time
 from statistics import median
 
 import pytest
@@ -102,8 +102,23 @@ def test_a_manifest_holds_the_own_schema_and_is_reproducible(run_python, package
     first = path.read_text()
     run_python(MAKE, path=[package])
     assert path.read_text() == first
-    (learnable,) = json.loads(first)["entry_points"]["plug"]["learnables"]
+    (listed,) = json.loads(first)["entry_points"]["plug"]["learnables"]
+    assert listed["summary"] == "Packed."
+    (learnable,) = json.loads(first)["details"]["plug"]["learnables"]
     assert learnable["own_schema"]["properties"]["type"]["const"] == "pack"
+
+
+def test_a_listing_reads_less_of_a_manifest_and_the_same(run_python, package):
+    run_python(MAKE, path=[package])
+    code = (
+        "from rlreg.entry_points import find_entry_points\n"
+        "from rlreg.manifest import BRIEF, read_manifest\n"
+        "(info,) = [i for i in find_entry_points() if i.distribution == 'pack-dist']\n"
+        "(whole,), (brief,) = (read_manifest(info, is_brief=b).learnables for b in (False, True))\n"
+        "assert brief == {key: whole[key] for key in BRIEF}, brief\n"
+        "print(*whole)"
+    )
+    assert {"own_schema", "defaults", "search_space"} <= {*run_python(code, path=[package]).split()}
 
 
 def test_a_broken_plugin_gets_no_manifest(run_python, package):
@@ -124,17 +139,44 @@ def test_our_own_manifests_are_fresh(distribution):
     assert done.returncode == 0, f"run `make manifests`: {done.stdout}{done.stderr}"
 
 
-def seconds(*arguments: str) -> float:
-    start = time.perf_counter()
+def cpu_seconds(*arguments: str) -> float:
+    """Returns the processor time of a command, which a busy machine changes less than its wall."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
-    return time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+QUICK = {"list": ["list"], "help": ["--help"], "help of list": ["list", "--help"]}
 
 
 @pytest.mark.slow
-def test_listing_takes_little_more_than_importing_pydantic_and_pluggy():
+@pytest.mark.parametrize("arguments", QUICK.values(), ids=QUICK)
+def test_listing_takes_little_more_than_importing_pydantic_and_pluggy(arguments):
     pytest.importorskip("rlreg_iql", reason="the light job has core alone")
     ratios = []
     for _ in range(15):
-        baseline = seconds("-c", "import pydantic, pluggy")
-        ratios.append(seconds("-m", "rlreg", "list") / baseline)
+        baseline = cpu_seconds("-c", "import pydantic, pluggy")
+        ratios.append(cpu_seconds("-m", "rlreg", *arguments) / baseline)
     assert median(ratios) < 1.5, ratios
+
+
+@pytest.mark.parametrize("arguments", [*QUICK.values(), ["list", "--json"]], ids=[*QUICK, "json"])
+def test_listing_imports_nothing_that_it_can_do_without(run_python, package, arguments):
+    run_python(MAKE, path=[package])
+    code = (
+        "import sys\nbefore = set(sys.modules)\nfrom rlreg.cli.main import run\n"
+        f"run({arguments!r})\n"
+        "for name in sorted(set(sys.modules) - before):\n"
+        "    if name.partition('.')[0] in NO or name in NO:\n        print('costly:', name)"
+    )
+    costly = (
+        "pydantic pluggy ruamel rich jinja2 platformdirs traceback difflib tempfile "
+        "importlib.metadata hashlib rlreg.registry rlreg.config rlreg.plugins pack_dist torch numpy"
+    )
+    said = run_python(
+        f"NO = {set(costly.split())!r}\n{code}",
+        path=[package],
+        env={"RLREG_ONLY_PLUGINS": "pack-dist"},
+    )
+    assert "costly" not in said

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from rlreg.blocking import BlockList
+from rlreg.entry_points import PluginInfo, find_entry_points
 from rlreg.errors import RlregError
 from rlreg.manifest import Manifest, read_manifest
-from rlreg.plugins import PluginInfo, find_entry_points
 
 CORE_FILE = Path(__file__).with_name("core.json")
 _TAG_IN_FILE = re.compile(
@@ -315,6 +315,6 @@ def make_core() -> dict[str, Any]:
 
 def write_core() -> None:
     """Writes ``core.json``, by rename."""
-    temporary = CORE_FILE.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(make_core(), indent=1, ensure_ascii=False) + "\n", "utf-8")
-    temporary.replace(CORE_FILE)
+    from rlreg.atomic_file import write_text
+
+    write_text(CORE_FILE, json.dumps(make_core(), indent=1, ensure_ascii=False) + "\n")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import platform
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlreg import __version__
 from rlreg.cli.output import echo_json, echo_table, json_option, note
+
+if TYPE_CHECKING:
+    from rlreg.reference.record import ClassRecord
 
 PACKAGES = ("pydantic", "pluggy", "torch", "numpy", "gymnasium", "minari", "safetensors", "h5py")
 
@@ -17,7 +20,7 @@ PACKAGES = ("pydantic", "pluggy", "torch", "numpy", "gymnasium", "minari", "safe
 def listing(*, components: bool = False) -> dict[str, Any]:
     """Returns what ``rlreg list --json`` prints; reads manifests and imports what has none."""
     from rlreg.catalog import core_components, read_catalog
-    from rlreg.plugins import PLUGIN_API
+    from rlreg.entry_points import PLUGIN_API
 
     catalog = read_catalog()
     plugins = [asdict(plugin) for plugin in catalog.plugins]
@@ -112,13 +115,11 @@ def show(name: str, *, as_json: bool) -> None:
 
     ID is a learnable (iql), a component (encoder.vector) or run.
     """
-    from rlreg.reference.record import record_of
-
-    record = record_of(_class_named(name))
+    record, unions = _described(name)
     if as_json:
         document = record.as_json()
         if record.kind == "learnable":
-            document["unions"] = _unions(record)
+            document["unions"] = unions
         echo_json(document)
         return
     regime = f", {record.regime}" if record.regime else ""
@@ -127,7 +128,7 @@ def show(name: str, *, as_json: bool) -> None:
     if record.details:
         click.echo(f"{record.details}\n")
     _echo_fields(record)
-    for kind, members in _unions(record).items():
+    for kind, members in unions.items():
         click.echo(f"\n{kind.replace('_', ' ')}: {', '.join(members) or 'none installed'}")
     if record.presets:
         click.echo()
@@ -135,18 +136,28 @@ def show(name: str, *, as_json: bool) -> None:
         echo_table(("preset", "source", "summary"), rows)
 
 
-def _class_named(name: str) -> Any:
+def _described(name: str) -> tuple[ClassRecord, dict[str, list[str]]]:
+    """Returns what is known of a name, and the tags that its fields take by component kind."""
     from rlreg.config import KINDS
-    from rlreg.registry import resolve
+    from rlreg.manifest_index import read_index
+    from rlreg.reference.record import record_of, written_record
+    from rlreg.run_config import RunConfig
 
-    if name == "run":
-        from rlreg.run_config import RunConfig
-
-        return RunConfig
     kind, _, tag = name.partition(".")
-    if kind in KINDS and tag:
-        return resolve(kind, tag).cls
-    return resolve("learnable", name).cls
+    kind, tag = (kind, tag) if kind in KINDS and tag else ("learnable", name)
+    index = read_index()
+    entry = index.find(kind, tag) if index is not None else None
+    if index is not None and (entry is not None or name == "run"):
+        record = record_of(RunConfig) if entry is None else written_record(index, entry)
+        return record, {k: [e.name for e in index.of_kind(k)] for k in _kinds(record)}
+    from rlreg.registry import records, reference, resolve
+
+    record = record_of(RunConfig if name == "run" else resolve(kind, tag).cls)
+    return record, {k: [reference(member.cls) for member in records(k)] for k in _kinds(record)}
+
+
+def _kinds(record: ClassRecord) -> list[str]:
+    return list(dict.fromkeys(kind for item in record.fields for kind in item.kinds))
 
 
 def _echo_fields(record: Any) -> None:
@@ -163,13 +174,6 @@ def _echo_fields(record: Any) -> None:
         default = default if len(default) <= 28 else default[:25] + "..."
         rows.append((item.name, allowed, default, f"{item.description}{source}{long_range}"))
     echo_table(("field", "type and range", "default", "description"), rows)
-
-
-def _unions(record: Any) -> dict[str, list[str]]:
-    from rlreg.registry import records, reference
-
-    kinds = dict.fromkeys(kind for item in record.fields for kind in item.kinds)
-    return {kind: [reference(member.cls) for member in records(kind)] for kind in kinds}
 
 
 # --- info ---------------------------------------------------------------------------------------

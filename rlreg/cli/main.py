@@ -15,15 +15,12 @@ import importlib.util
 import json
 import os
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from rlreg import __version__
-from rlreg.errors import did_you_mean
 
 if TYPE_CHECKING:
     from rlreg.errors import Problem
@@ -34,8 +31,7 @@ EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """Where a command lives and what ``rlreg --help`` says of it."""
 
     module: str
@@ -103,6 +99,8 @@ class LazyGroup(click.Group):
         if command is None:
             if name.startswith("-"):
                 return super().resolve_command(ctx, args)
+            from rlreg.errors import did_you_mean
+
             hint = did_you_mean(name, self.list_commands(ctx)) or "see rlreg --help"
             ctx.fail(f"there is no command {name!r}; {hint}")
         return name, command, args[1:]
@@ -179,6 +177,8 @@ def _report_error(error: Exception, *, wants_json: bool) -> int:
         if wants_json:
             _echo_error(type(error).__name__, str(error), problems)
         return error.exit_code
+    import traceback
+
     message = f"{type(error).__name__}: {error}"
     click.echo("".join(_shortened(traceback.format_exception(error))), err=True)
     click.echo(

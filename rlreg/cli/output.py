@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -33,6 +34,17 @@ def note(message: str) -> None:
     click.echo(message, err=True)
 
 
+def _terminal_width(fallback: int = 120) -> int:
+    """Like ``shutil.get_terminal_size``, without the archivers that shutil imports."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or fallback  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):
+        return fallback
+
+
 def echo_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints rows in columns; the last column is wrapped to the width of the terminal."""
     if not rows:
@@ -40,7 +52,7 @@ def echo_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = [[str(cell) for cell in row] for row in [header, *rows]]
     widths = [max(len(row[column]) for row in table) for column in range(len(header) - 1)]
     used = sum(widths) + 2 * len(widths)
-    room = max(MIN_WRAPPED_WIDTH, shutil.get_terminal_size((120, 24)).columns - used)
+    room = max(MIN_WRAPPED_WIDTH, _terminal_width() - used)
     for index, row in enumerate(table):
         lines = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
         head = "".join(cell.ljust(width + 2) for cell, width in zip(row[:-1], widths, strict=True))

@@ -149,15 +149,21 @@ def _report(blocked: frozenset[str] | set[str], *, as_json: bool) -> None:
 
 
 @click.command()
+@click.option("--deep", is_flag=True, help="Create every learnable too, each in its own process.")
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, *, as_json: bool) -> None:
+def doctor(ctx: click.Context, *, deep: bool, as_json: bool) -> None:
     """Find broken plugins and names that several distributions claim.
 
-    Exits with 3 if there is a finding. A blocked plugin is none.
+    Exits with 3 if there is a finding. A blocked plugin is none. Without --deep it imports what
+    plugins declare, and not the half that needs torch.
     """
     found = _loaded()
     found["findings"] = [*_broken_plugins(found["plugins"]), *_ambiguous_names()]
+    if deep:
+        from rlreg.cli.probing import findings
+
+        found["findings"] += findings(found["learnables"])
     if as_json:
         echo_json(found)
     else:

@@ -49,9 +49,10 @@ def schema() -> None:
 def print_schema(name: str, *, scope: Any, flavour: Any, as_json: bool) -> None:
     """Print the JSON Schema of a learnable, or of run."""
     del as_json  # a schema is JSON already
-    from rlreg.schema import dump_schema, json_schema
+    from rlreg.manifest_index import installed_schema
+    from rlreg.schema import dump_schema
 
-    schema = json_schema(name, scope=scope, flavour=flavour or "standard")
+    schema = installed_schema(name, scope=scope, flavour=flavour or "standard")
     click.echo(dump_schema(schema), nl=False)
 
 
@@ -209,7 +210,7 @@ def install(
 @json_option
 @click.pass_context
 def diff(ctx: click.Context, old: str, new: str, *, as_json: bool) -> None:
-    """Compare two schemas, each a schema file or an id; exits with 3 if the change is breaking."""
+    """Compare two schemas, each a file of either flavour or an id; 3 if the change is breaking."""
     from rlreg.schema_diff import compare_schemas
 
     changes = compare_schemas(_schema(old), _schema(new))
@@ -230,7 +231,7 @@ def diff(ctx: click.Context, old: str, new: str, *, as_json: bool) -> None:
 
 def _schema(name: str) -> dict[str, Any]:
     from rlreg.errors import FileFormatError
-    from rlreg.schema import json_schema
+    from rlreg.manifest_index import installed_schema
 
     if not name.endswith(".json"):
         if Path(name).exists():
@@ -238,7 +239,7 @@ def _schema(name: str) -> dict[str, Any]:
                 f"{name}: expected a schema file (.json) or the id of a learnable; compare configs "
                 "with: rlreg diff"
             )
-        return json_schema(name, scope="own")
+        return installed_schema(name, scope="own")
     try:
         loaded = json.loads(Path(name).read_text(encoding="utf-8"))
     except OSError as error:
@@ -247,4 +248,19 @@ def _schema(name: str) -> dict[str, Any]:
         raise FileFormatError(f"{name}: not JSON: {error}") from error
     if not isinstance(loaded, dict) or "$schema" not in loaded:
         raise FileFormatError(f"{name}: not a JSON Schema (it has no $schema)")
-    return loaded
+    return _standard(name, loaded)
+
+
+def _standard(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Brings both flavours to one, so that a change of flavour is no change."""
+    from rlreg.errors import FileFormatError
+    from rlreg.schema_editor import STANDARD_DIALECT, is_editor_schema, standard_form
+
+    if is_editor_schema(schema):
+        return standard_form(schema)
+    if schema["$schema"] != STANDARD_DIALECT:
+        raise FileFormatError(
+            f"{name}: $schema is {schema['$schema']!r}; expected what rlreg schema export writes, "
+            f"{STANDARD_DIALECT} or draft-07 of the editor flavour"
+        )
+    return schema

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import multiprocessing
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rlreg.testing.kit import NotApplicable, Subject, check, checks_in, components, require
-from rlreg.testing.toy import Toy
+from rlreg.testing.toy import Toy, build, toys
 
 _METHODS = {
     "logger": ("start", "metrics", "checkpoint", "end"),
@@ -22,7 +25,7 @@ _METHODS = {
 @check(components)
 def create_keeps_the_promise_of_its_kind(subject: Subject) -> None:
     """create() gives an object that does what every member of the kind does."""
-    _KINDS.get(subject.kind, _engine)(subject)
+    _KINDS.get(subject.kind, _no_toy)(subject)
 
 
 def _component(subject: Subject) -> Any:
@@ -138,6 +141,77 @@ def _run_config() -> Any:
 
 
 def _engine(subject: Subject) -> None:
+    """An online learnable that takes engines trains an epoch with this one."""
+    from rlreg.errors import MissingExtraError
+
+    if "address" in subject.config_class().model_fields:
+        raise NotApplicable(
+            "it works through a service at an address, which a check does not start"
+        )
+    for learner in _online_learnables(subject.distribution):
+        toy = next(toys(learner))
+        learnable: Any = build(learner, toy)
+        children = set(multiprocessing.active_children())
+        with _counted(subject.config_class()) as calls:
+            try:
+                ((_, metrics),) = learnable.train(
+                    toy.environment(), n_epochs=1, epoch_length=2, engine=_small_engine(subject)
+                )
+            except MissingExtraError as error:
+                raise NotApplicable(str(error)) from error
+        if not calls:
+            continue  # it collects in its own way
+        where = f"under {learner.id}"
+        require(learnable.env_steps > 0, f"{where}: no transition arrives")
+        bad = {name: value for name, value in metrics.items() if not math.isfinite(value)}
+        require(not bad, f"{where}: metrics that are not finite: {bad}")
+        left = set(multiprocessing.active_children()) - children
+        require(not left, f"{where}: {len(left)} processes are left after the training")
+        return
+    raise NotApplicable("no learnable is installed that collects through an engine")
+
+
+def _online_learnables(distribution: str) -> list[Subject]:
+    """Returns the learnables that may take an engine, those of its own distribution first."""
+    from rlreg import registry
+
+    found = [
+        Subject("learnable", record.name, record.distribution, record.cls)
+        for record in registry.records("learnable")
+        if getattr(record.cls, "regime", "") == "online"
+    ]
+    return sorted(found, key=lambda item: item.distribution != distribution)
+
+
+def _small_engine(subject: Subject) -> dict[str, Any]:
+    from rlreg.registry import reference
+
+    cls = subject.config_class()
+    small = {"num_actors": 1} if "num_actors" in cls.model_fields else {}
+    return {"type": reference(cls), **small}
+
+
+@contextlib.contextmanager
+def _counted(cls: Any) -> Iterator[list[str]]:
+    """Notes the calls of ``create`` inside the block."""
+    calls: list[str] = []
+    is_own, create = "create" in vars(cls), cls.create
+
+    def counted(self: Any, *arguments: Any, **options: Any) -> Any:
+        calls.append(cls.__name__)
+        return create(self, *arguments, **options)
+
+    cls.create = counted
+    try:
+        yield calls
+    finally:
+        if is_own:
+            cls.create = create
+        else:
+            del cls.create
+
+
+def _no_toy(subject: Subject) -> None:
     raise NotApplicable(f"the kit has no toy for the kind {subject.kind!r}")
 
 
@@ -148,6 +222,7 @@ _KINDS: dict[str, Callable[[Subject], None]] = {
     "observation_scaler": _scaler,
     "action_scaler": _scaler,
     "reward_scaler": _scaler,
+    "engine": _engine,
     "logger": _logger,
 }
 

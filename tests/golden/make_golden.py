@@ -1,4 +1,4 @@
-"""Writes the golden files of a version: ``python tests/golden/make_golden.py v1``.
+"""Writes the golden files of a version: ``python tests/golden/make_golden.py v1 iql impala``.
 
 Run it once, before the release that brings the version; afterwards its folder stays as it is.
 """
@@ -6,9 +6,9 @@ Run it once, before the release that brings the version; afterwards its folder s
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +32,22 @@ RUN = {
     "evaluation": {"n_episodes": 1},
     "logging": [{"type": "jsonl"}, {"type": "tensorboard"}],
 }
+ONLINE_RUN = {
+    "learnable": {
+        "type": "impala",
+        "n_rollout_steps": 5,
+        "actors_batch_size": 2,
+        "entropy_coef": 0.02,
+        "actor_encoder_factory": ENCODER,
+        "critic_encoder_factory": ENCODER,
+        "optim_factory": {"type": "rmsprop_tf"},
+    },
+    "env": "Pendulum-v1",
+    "seed": 3,
+    "engine": {"type": "sequential", "num_actors": 2},
+    "train": {"n_epochs": 2, "epoch_length": 3},
+    "evaluation": {"n_episodes": 1},
+}
 
 
 def pendulum_arrays(rows: int = 64) -> rlreg.TransitionDataset:
@@ -52,10 +68,8 @@ def pendulum_arrays(rows: int = 64) -> rlreg.TransitionDataset:
     )
 
 
-def write(folder: Path) -> None:
+def write_iql(folder: Path) -> None:
     """Writes config, run file, checkpoint and what the checkpoint predicts."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
     run = rlreg.load_config(RUN)
     (folder / "iql.yaml").write_text(dump_yaml(run.learnable))
     (folder / "run.yaml").write_text(dump_yaml(run))
@@ -63,14 +77,34 @@ def write(folder: Path) -> None:
     data = pendulum_arrays()
     learnable.fit(data, n_steps=5, n_steps_per_epoch=5, show_progress=False)
     learnable.save(folder / "iql.rlreg")
-    observations = np.asarray(data.observations[:4])
+    _write_expected(folder / "expected.json", learnable, np.asarray(data.observations[:4]))
+
+
+def write_impala(folder: Path) -> None:
+    """The same of a learnable that learns online."""
+    run = rlreg.load_config(ONLINE_RUN)
+    (folder / "impala.yaml").write_text(dump_yaml(run.learnable))
+    (folder / "impala-run.yaml").write_text(dump_yaml(run))
+    learnable = rlreg.create(run.learnable, device="cpu", seed=3, compile="off")
+    learnable.train("Pendulum-v1", engine=run.engine, n_epochs=1, epoch_length=3)
+    learnable.save(folder / "impala.rlreg")
+    rows = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+    _write_expected(folder / "impala-expected.json", learnable, rows)
+
+
+def _write_expected(path: Path, learnable: Any, observations: Any) -> None:
     expected = {
         "grad_step": learnable.grad_step,
         "observations": observations.tolist(),
         "actions": np.asarray(learnable.predict(observations)).tolist(),
     }
-    (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+    path.write_text(json.dumps(expected, indent=1) + "\n")
 
+
+WRITERS = {"iql": write_iql, "impala": write_impala}
 
 if __name__ == "__main__":
-    write(HERE / sys.argv[1])
+    version, *learnables = sys.argv[1:]
+    (HERE / version).mkdir(exist_ok=True)
+    for name in learnables:
+        WRITERS[name](HERE / version)

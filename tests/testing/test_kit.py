@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import pytest
 
+import rlreg
 from rlreg import registry
 from rlreg.errors import ConfigError, UnknownNameError
 from rlreg.scaffold import Project, render
 from rlreg.testing import conformance_tests, find_subjects, list_checks, run_check, run_checks
+from rlreg.testing.kit import Subject
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rlreg-bc"
 
@@ -472,6 +477,73 @@ def test_what_is_no_learnable_is_asked_for_its_config_alone(install):
     skipped = {result.check: result.message for result in results if result.status == "skipped"}
     assert "is no rlreg.Learnable" in skipped["same-seed-same-result"]
     assert "schema-and-validator-agree" not in skipped
+
+
+class HandyEngine(rlreg.RolloutEngineFactory):
+    """Gives what a test tells it to."""
+
+    type: Literal["handy"] = "handy"
+    loss: ClassVar[float] = 0.5
+    leaves_process: ClassVar[bool] = False
+
+    def create(self) -> float:
+        if self.leaves_process:
+            context = multiprocessing.get_context("spawn")
+            context.Process(target=time.sleep, args=(60,), daemon=True).start()
+        return self.loss
+
+
+class HandyConfig(rlreg.LearnableConfig):
+    """Collects through an engine."""
+
+    regime: ClassVar[str] = "online"
+    type: Literal["handy"] = "handy"
+    num_transitions: ClassVar[int] = 1
+
+    def create(self, device="auto"):
+        import torch
+
+        class HandyLearner(rlreg.OnlineLearnable):
+            def build_networks(self, spaces):
+                self.policy = torch.nn.Linear(3, spaces.action_size)
+
+            def train_iterations(self, env):
+                loss = self.engine.create()
+                while True:
+                    self.env_steps += self.config.num_transitions
+                    self.grad_step += 1
+                    yield {"loss/all": loss}
+
+        return HandyLearner(self, device)
+
+
+@pytest.mark.parametrize(
+    ("cls", "changes", "message"),
+    [
+        (HandyEngine, {}, ""),
+        (HandyEngine, {"loss": float("nan")}, "metrics that are not finite: {'loss/all': nan}"),
+        (HandyEngine, {"leaves_process": True}, "1 processes are left after the training"),
+        (HandyConfig, {"num_transitions": 0}, "no transition arrives"),
+    ],
+    ids=["in order", "not finite", "leaves a process", "collects nothing"],
+)
+def test_an_engine_is_tried_by_a_learnable_that_takes_it(cls, changes, message, monkeypatch):
+    rlreg.register_component(HandyEngine)
+    rlreg.register_learnable(HandyConfig)
+    for name, value in changes.items():
+        monkeypatch.setattr(cls, name, value)
+    try:
+        subject = Subject("engine", "handy", "local", HandyEngine)
+        check = next(
+            item for item in list_checks() if item.name == "create-keeps-the-promise-of-its-kind"
+        )
+        result = run_check(check, subject)
+    finally:
+        registry.forget_local(["handy"])
+        for process in multiprocessing.active_children():
+            process.kill()
+    assert result.status == ("failed" if message else "passed"), result
+    assert message in result.message
 
 
 def test_expected_failures_need_a_check_and_a_reason():

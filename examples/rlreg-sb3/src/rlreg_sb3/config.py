@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Units = Annotated[int, Field(ge=1, le=65_536)]
 Activation = Literal["tanh", "relu", "elu"]
+Environments = Annotated[int, Field(ge=1, le=4096)]
+_N_ENVS: Any = Field(1, description="Environments side by side. Default: SB3, 1.")
 
 
 class PPOConfig(LearnableConfig):
@@ -26,8 +28,12 @@ class PPOConfig(LearnableConfig):
     schema_version: Literal[1] = 1
     learning_rate: float = Field(3e-4, gt=0, le=1, description="Step size. Default: SB3, 3e-4.")
     n_steps: int = Field(
-        2048, ge=2, le=1_000_000, description="Transitions of an update. Default: SB3, 2048."
+        2048,
+        ge=2,
+        le=1_000_000,
+        description="Transitions of an update from each environment. Default: SB3, 2048.",
     )
+    n_envs: Environments = _N_ENVS
     batch_size: int = Field(64, ge=2, le=1_000_000, description="Minibatch. Default: SB3, 64.")
     n_epochs: int = Field(
         10, ge=1, le=1000, description="Passes over the transitions of an update. Default: SB3, 10."
@@ -76,6 +82,9 @@ class SACConfig(LearnableConfig):
     buffer_size: int = Field(
         1_000_000, ge=1, le=10**9, description="Transitions kept. Default: SB3, 1,000,000."
     )
+    save_replay_buffer: bool = Field(
+        True, description="Whether checkpoints hold the transitions kept. Default: ours, true."
+    )
     learning_starts: int = Field(
         100, ge=0, le=10**9, description="Random transitions at first. Default: SB3, 100."
     )
@@ -100,6 +109,7 @@ class SACConfig(LearnableConfig):
         le=1_000_000,
         description="Transitions of what rlreg calls an update. Default: ours, 64.",
     )
+    n_envs: Environments = _N_ENVS
     hidden_units: tuple[Units, ...] = Field(
         (256, 256),
         max_length=16,

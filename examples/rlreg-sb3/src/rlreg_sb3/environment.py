@@ -1,4 +1,4 @@
-"""The environment as Stable-Baselines3 sees it: flat observations, actions in [-1, 1]."""
+"""The environment as Stable-Baselines3 sees it: vectors or images, actions in [-1, 1]."""
 
 from __future__ import annotations
 
@@ -18,17 +18,37 @@ Box = gymnasium.spaces.Box
 Discrete = gymnasium.spaces.Discrete
 
 
+SMALLEST_IMAGE = 36
+"""Pixels that the three convolutions of CnnPolicy need."""
+
+
+def is_image(spaces: Spaces) -> bool:
+    """Whether observations are images."""
+    return spaces.observation_plan.is_image
+
+
+def is_channels_last(spaces: Spaces) -> bool:
+    """Whether observations are images ``[H, W, C]``, which the model takes as ``[C, H, W]``."""
+    return is_image(spaces) and int(np.argmin(spaces.observation_shape)) == 2
+
+
 def flat_spaces(spaces: Spaces) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
     """Returns the spaces that a model is built for.
 
     Raises:
-        EnvironmentSpecError: If observations are images, or an action has several categories.
+        EnvironmentSpecError: If images are too small, or an action has several categories.
     """
-    if len(spaces.observation_shape) != 1:
+    shape = spaces.observation_shape
+    if is_channels_last(spaces):
+        shape = (shape[2], *shape[:2])
+    if is_image(spaces) and min(shape[1:]) < SMALLEST_IMAGE:
         raise EnvironmentSpecError(
-            f"expected vector observations, got {spaces.observation_space}; images need a CnnPolicy"
+            f"expected images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} pixels, which "
+            f"CnnPolicy needs, got {list(shape)}"
         )
-    observations = Box(-np.inf, np.inf, spaces.observation_shape, np.float32)
+    observations = Box(-np.inf, np.inf, shape, np.float32)
+    if is_image(spaces):
+        observations = Box(0, 255, shape, np.uint8)
     plan = spaces.action_plan
     if not plan.is_discrete:
         return observations, Box(-1.0, 1.0, (spaces.action_size,), np.float32)
@@ -54,7 +74,10 @@ class FlatEnv(gymnasium.Env[Any, Any]):
         self._return = 0.0
 
     def _flat(self, observation: Any) -> Any:
-        return self.spaces.observation_plan.as_batch(observation)[0][0].astype(np.float32)
+        row = self.spaces.observation_plan.as_batch(observation)[0][0]
+        if is_channels_last(self.spaces):
+            row = np.ascontiguousarray(row.transpose(2, 0, 1))
+        return row.astype(self.observation_space.dtype, copy=False)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode."""

@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +25,13 @@ from torch import Tensor, nn
 import rlreg
 from rlreg.errors import NonFiniteError
 
-from .environment import FlatEnv, flat_spaces
+from .environment import FlatEnv, flat_spaces, is_channels_last, is_image
 
 if TYPE_CHECKING:
     from rlreg.runtime.learnable import Spaces
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
+BUFFER_ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 _SEEDS = 2**31
 
 
@@ -41,7 +42,7 @@ class SB3Learnable(rlreg.OnlineLearnable):
     policy: Any
     _streams: tuple[Any, Any]
 
-    def make_model(self, policy_kwargs: dict[str, Any]) -> Any:
+    def make_model(self, policy: str, policy_kwargs: dict[str, Any]) -> Any:
         """Returns a model without an environment. Written by each algorithm."""
         raise NotImplementedError
 
@@ -52,10 +53,12 @@ class SB3Learnable(rlreg.OnlineLearnable):
             "net_arch": list(config.hidden_units),
             "activation_fn": ACTIVATIONS[config.activation],
         }
-        self.model = self.make_model(policy_kwargs)
+        self.model = self.make_model(
+            "CnnPolicy" if is_image(spaces) else "MlpPolicy", policy_kwargs
+        )
         # As Stable-Baselines3 itself does on load, where there is no environment either.
         self.model.observation_space, self.model.action_space = flat_spaces(spaces)
-        self.model.n_envs = 1
+        self.model.n_envs = config.n_envs
         # SAC asks an environment for its action space, and for nothing else.
         self.model.env = SimpleNamespace(action_space=self.model.action_space)
         self.model._setup_model()
@@ -72,10 +75,17 @@ class SB3Learnable(rlreg.OnlineLearnable):
 
     def act(self, observations: Tensor, deterministic: bool) -> Tensor:
         """Returns actions [B, A] in [-1, 1], or categories [B]."""
-        actions: Tensor = self.policy._predict(observations.float(), deterministic)
+        actions: Tensor = self.policy._predict(self._seen(observations), deterministic)
         if self._first_category is not None:
             return actions + self._first_category
         return actions.clamp(-1.0, 1.0)
+
+    def _seen(self, observations: Tensor) -> Tensor:
+        """Returns observations [B, ...] as the model takes them."""
+        assert self.spaces is not None
+        if is_channels_last(self.spaces):
+            observations = observations.permute(0, 3, 1, 2)
+        return observations.float()
 
     def _to_env(self, action: Any) -> Any:
         """Maps an action of the model to the units of the environment."""
@@ -94,9 +104,11 @@ class SB3Learnable(rlreg.OnlineLearnable):
         """Trains for ever; ``env`` makes the environment."""
         assert self.spaces is not None
         config: Any = self.config
-        flat = FlatEnv(env(), self.spaces, self._to_env)
+        flat: list[FlatEnv] = []
         try:
-            vector = DummyVecEnv([lambda: flat])
+            for _ in range(config.n_envs):
+                flat.append(FlatEnv(env(), self.spaces, self._to_env))
+            vector = DummyVecEnv([lambda each=each: each for each in flat])  # type: ignore[misc]
             vector.seed(int(torch.randint(_SEEDS, (), generator=self.generator)))
             self.model.action_space.seed(int(torch.randint(_SEEDS, (), generator=self.generator)))
             self.model.num_timesteps = self.env_steps
@@ -111,12 +123,13 @@ class SB3Learnable(rlreg.OnlineLearnable):
                 yield self._metrics(flat)
         finally:
             self.model.env = None
-            flat.close()
+            for each in flat:
+                each.close()
 
     def begin(self) -> None:
         """Told before the first transition of a training. Optional for each algorithm."""
 
-    def _metrics(self, env: FlatEnv) -> dict[str, float]:
+    def _metrics(self, envs: Sequence[FlatEnv]) -> dict[str, float]:
         values = self.model.logger.name_to_value
         found = {
             f"loss/{name.rpartition('/')[2]}": float(value)
@@ -127,8 +140,9 @@ class SB3Learnable(rlreg.OnlineLearnable):
         bad = {name: value for name, value in found.items() if not math.isfinite(value)}
         if bad:
             raise NonFiniteError(f"Stable-Baselines3 reports {bad} at transition {self.env_steps}")
-        if env.returns:
-            found["episode/return_mean"] = float(np.mean(env.returns))
+        returns = [value for env in envs for value in env.returns]
+        if returns:
+            found["episode/return_mean"] = float(np.mean(returns))
         return found or {"loss/warming_up": 0.0}
 
     @contextlib.contextmanager
@@ -176,11 +190,11 @@ class SB3Learnable(rlreg.OnlineLearnable):
 class PPOLearnable(SB3Learnable):
     """PPO: each update is one rollout and its minibatches."""
 
-    def make_model(self, policy_kwargs: dict[str, Any]) -> PPO:
+    def make_model(self, policy: str, policy_kwargs: dict[str, Any]) -> PPO:
         """Returns a model without an environment."""
         config: Any = self.config
         return PPO(
-            "MlpPolicy",
+            policy,
             None,  # type: ignore[arg-type]  # as in its own load()
             learning_rate=config.learning_rate,
             n_steps=config.n_steps,
@@ -209,11 +223,11 @@ class SACLearnable(SB3Learnable):
 
     action_space_kind = rlreg.ActionSpace.CONTINUOUS
 
-    def make_model(self, policy_kwargs: dict[str, Any]) -> SAC:
+    def make_model(self, policy: str, policy_kwargs: dict[str, Any]) -> SAC:
         """Returns a model without an environment."""
         config: Any = self.config
         return SAC(
-            "MlpPolicy",
+            policy,
             None,  # type: ignore[arg-type]  # as in its own load()
             learning_rate=config.learning_rate,
             buffer_size=config.buffer_size,
@@ -248,11 +262,31 @@ class SACLearnable(SB3Learnable):
 
     def action_value(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Returns the smaller of the critics' values [B]."""
-        values: Tensor = torch.cat(self.model.critic(observations.float(), actions), dim=1)
+        values: Tensor = torch.cat(self.model.critic(self._seen(observations), actions), dim=1)
         return values.min(dim=1).values
 
     def begin(self) -> None:
-        """Fills a batch first where the buffer is empty: checkpoints do not hold it."""
+        """Fills a batch first where the buffer is empty: not every checkpoint holds it."""
         config: Any = self.config
         if self.model.replay_buffer.size() == 0 and self.env_steps:
             self.model.learning_starts = self.env_steps + config.batch_size
+
+    def extra_state(self) -> Mapping[str, Any]:
+        """Returns counters, streams and the transitions that are kept."""
+        config: Any = self.config
+        if not config.save_replay_buffer:
+            return super().extra_state()
+        buffer = self.model.replay_buffer
+        rows = {name: getattr(buffer, name)[: buffer.size()] for name in BUFFER_ARRAYS}
+        held = {"rows": rows, "pos": buffer.pos, "full": buffer.full}
+        return {**super().extra_state(), "replay_buffer": held}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Takes back what extra_state gave."""
+        super().load_extra_state(state)
+        held, buffer = state.get("replay_buffer"), self.model.replay_buffer
+        if held is not None:
+            for name in BUFFER_ARRAYS:
+                rows = held["rows"][name]
+                getattr(buffer, name)[: len(rows)] = rows
+            buffer.pos, buffer.full = int(held["pos"]), bool(held["full"])
