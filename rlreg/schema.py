@@ -118,7 +118,9 @@ def _export(root: type[BaseModel], title: str, scope: Scope, owners: set[str]) -
                     collected.update({**parts, _member_name(cls): member})
     definitions = {**collected}
     for path, members in unions.items():
-        definitions[_union_name(path)] = _union_schema(members)
+        definitions[_union_name(path)] = union_schema(
+            {tag: _member_name(cls) for tag, cls in members.items()}
+        )
     schema = _replace_marks(own)
     if definitions:
         schema["$defs"] = {key: _replace_marks(definitions[key]) for key in sorted(definitions)}
@@ -197,8 +199,12 @@ def _union_name(path: str) -> str:
     return path.partition(":")[2]
 
 
-def _union_schema(members: Mapping[str, type[OpenUnion]]) -> dict[str, Any]:
-    """A mapping chosen by its tag: errors and completions come from that branch alone."""
+def union_schema(members: Mapping[str, str]) -> dict[str, Any]:
+    """Returns a mapping chosen by its tag: errors and completions come from that branch alone.
+
+    Args:
+        members: Names of definitions by tag.
+    """
     if not members:
         return {"not": {}}
     return {
@@ -208,9 +214,9 @@ def _union_schema(members: Mapping[str, type[OpenUnion]]) -> dict[str, Any]:
         "allOf": [
             {
                 "if": {"properties": {"type": {"const": tag}}, "required": ["type"]},
-                "then": {"$ref": f"#/$defs/{_member_name(cls)}"},
+                "then": {"$ref": f"#/$defs/{name}"},
             }
-            for tag, cls in sorted(members.items())
+            for tag, name in sorted(members.items())
         ],
     }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+STANDARD_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 EDITOR_DIALECT = "http://json-schema.org/draft-07/schema#"
 _OLD, _NEW = "#/$defs/", "#/definitions/"
 _NAMED = ("properties", "patternProperties", "definitions")
@@ -29,6 +30,14 @@ def editor_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 def is_editor_schema(schema: Any) -> bool:
     """Whether a schema that was read from a file is of the editor flavour."""
     return isinstance(schema, Mapping) and schema.get("$schema") == EDITOR_DIALECT
+
+
+def standard_form(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a schema of the editor flavour as it was exported: the inverse of the above."""
+    result: dict[str, Any] = _restore(schema)
+    result["$schema"] = STANDARD_DIALECT
+    result["$id"] = str(schema.get("$id", "")).removesuffix(":editor")
+    return result
 
 
 def _convert(node: Any) -> Any:
@@ -52,6 +61,42 @@ def _convert(node: Any) -> Any:
             is_list = isinstance(part, list)
             result[key] = [_convert(item) for item in part] if is_list else _convert(part)
     return _apart(result)
+
+
+def _restore(node: Any) -> Any:
+    if not isinstance(node, Mapping):
+        return node
+    result = _together({key: value for key, value in node.items() if key != "enumDescriptions"})
+    for key in _NAMED:
+        if key in result:
+            result[key] = {name: _restore(part) for name, part in result[key].items()}
+    for key in (*_SINGLE, *_LISTED):
+        if key in result:
+            part = result[key]
+            is_list = isinstance(part, list)
+            result[key] = [_restore(item) for item in part] if is_list else _restore(part)
+    if isinstance(result.get("items"), list):
+        result["prefixItems"] = result.pop("items")
+        if "additionalItems" in result:
+            result["items"] = result.pop("additionalItems")
+    if "definitions" in result:
+        result["$defs"] = result.pop("definitions")
+    return result
+
+
+def _together(node: dict[str, Any]) -> dict[str, Any]:
+    """Undoes `_apart`."""
+    if set(node) == {"$ref"}:
+        return {"$ref": node["$ref"].replace(_NEW, _OLD, 1)}
+    parts = node.get("allOf", ())
+    if not parts or set(parts[-1]) != {"$ref"}:
+        return node
+    kept = list(parts[:-1])
+    if kept and "description" in node and kept[-1] == {"description": node["description"]}:
+        kept.pop()
+    result = {key: value for key, value in node.items() if key != "allOf"}
+    result |= {"allOf": kept} if kept else {}
+    return {**result, "$ref": parts[-1]["$ref"].replace(_NEW, _OLD, 1)}
 
 
 def _apart(node: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
+import resource
 import select
 import shutil
 import subprocess
@@ -151,23 +153,26 @@ def test_completion_imports_no_plugin_and_no_pydantic(settings):
         assert not [name for name in names if name.startswith(("rlreg_iql", "rlreg_impala"))]
 
 
-def cpu_seconds(settings, words):
-    env = {**settings, "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+def cpu_seconds(command, env):
+    """Processor time: the wall clock of a busy machine says little about us."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, env=env, capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_an_answer_comes_soon(settings):
+    """150 ms where starting Python with click takes 60 ms: twice and a half as much.
+
+    Measured as such: 80 ms.
+    """
+    env = {**settings, "COMP_WORDS": "\n".join(SLOW_LINE), "COMP_CWORD": str(len(SLOW_LINE) - 1)}
     env["_RLREG_COMPLETE"] = "bash_complete"
-    program = Path(sys.executable).with_name("rlreg")
-    before = os.times()
-    begun = time.perf_counter()
-    subprocess.run([program], env=env, capture_output=True, check=True)
-    after = os.times()
-    used = after.children_user + after.children_system
-    used -= before.children_user + before.children_system
-    return used, time.perf_counter() - begun
-
-
-def test_an_answer_takes_less_than_150_ms(settings):
-    # Processor time: the wall clock of a busy machine says little about us.
-    found = [cpu_seconds(settings, SLOW_LINE) for _ in range(7)]
-    assert min(used for used, _ in found) < 0.15, found
+    answer = [Path(sys.executable).with_name("rlreg")]
+    least = [sys.executable, "-c", "import click.shell_completion, importlib.metadata, json"]
+    found = [(cpu_seconds(answer, env), cpu_seconds(least, settings)) for _ in range(7)]
+    used, needed = (min(times) for times in zip(*found, strict=True))
+    assert used < 2.5 * needed, found
 
 
 def test_a_broken_block_list_or_a_wrong_request_is_silent(settings, tmp_path):
@@ -191,38 +196,50 @@ def test_blocked_plugins_are_not_offered(settings):
     assert done.stdout.split() == ["plain,impala"]
 
 
-def test_fish_completes(settings, tmp_path):
-    if shutil.which("fish") is None:
-        pytest.skip("fish is not installed")
+def shell_of(name):
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed (apt-get install {name})")
+    return name
+
+
+FISH_CASES = {
+    "rlreg train iq": ["iql\tImplicit Q-Learning (Kostrikov et al. 2021): offline, never asks for "
+                       "unseen actions."],
+    "rlreg train iql --set expec": ["expectile="],
+    "rlreg train iql --set=expec": ["--set=expectile="],
+    "rlreg train iql --set=actor_encoder_factory.type=si": [
+        "--set=actor_encoder_factory.type=simba"
+    ],
+    "rlreg train iql --device cuda:": ["cuda:0"],
+    "rlreg validate ru": ["run.yaml"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", FISH_CASES)
+def test_fish_completes(settings, tmp_path, line):
     script = 'rlreg completion fish | source; complete -C "$LINE"'
-    for line, wanted in [
-        ("rlreg train iq", "iql"),
-        ("rlreg train iql --set expec", "expectile="),
-        ("rlreg train iql --set actor_encoder_factory.type=si", "simba"),
-    ]:
-        done = subprocess.run(
-            ["fish", "--no-config", "-c", script], env={**settings, "LINE": line},
-            capture_output=True, text=True, cwd=tmp_path,
-        )  # fmt: skip
-        first = done.stdout.partition("\t")[0].strip()
-        assert first.endswith(wanted), (line, done.stdout, done.stderr)
-
-
-def test_zsh_takes_the_script(settings, tmp_path):
-    if shutil.which("zsh") is None:
-        pytest.skip("zsh is not installed")
-    script = (
-        "autoload -Uz compinit; compinit -u -D; eval \"$(rlreg completion zsh)\"\n"
-        "compadd() { local name=${@[-1]}; print -r -- \"$@[1,2] ${(P)name}\" }\n"
-        "words=(rlreg train iql --set expec); CURRENT=5; _rlreg_completion\n"
-        "words=(rlreg train iq); CURRENT=3; _rlreg_completion\n"
-        "print -r -- $_comps[rlreg]\n"
+    done = subprocess.run(
+        [shell_of("fish"), "--no-config", "-c", script], env={**settings, "LINE": line},
+        capture_output=True, text=True, cwd=tmp_path,
     )  # fmt: skip
+    assert done.stderr == ""
+    found = done.stdout.splitlines()
+    assert len(found) == len(FISH_CASES[line])
+    for item, wanted in zip(found, FISH_CASES[line], strict=True):
+        assert item == wanted or item.partition("\t")[0] == wanted
+
+
+def test_zsh_finds_the_script_in_its_path_of_functions(settings, tmp_path):
+    """The other way to install it: a file `_rlreg` that compinit finds and loads when needed."""
+    shell_of("zsh")
+    script = (
+        "mkdir functions; rlreg completion zsh > functions/_rlreg; fpath=($PWD/functions $fpath)\n"
+        "autoload -Uz compinit; compinit -u -D; print -r -- $_comps[rlreg]\n"
+    )
     done = subprocess.run(
         ["zsh", "-f", "-c", script], env=settings, capture_output=True, text=True, cwd=tmp_path
     )
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == ["-S  expectile=", "-l -d iql", "_rlreg_completion"]
+    assert (done.stdout, done.stderr) == ("_rlreg\n", "")
 
 
 def test_the_document_of_core_is_what_the_code_gives():
@@ -231,39 +248,62 @@ def test_the_document_of_core_is_what_the_code_gives():
     ), "run `make manifests`"
 
 
-def type_into_bash(settings, folder, keys, wanted):
-    """Presses keys in an interactive bash and waits until it shows what is wanted."""
+# --- the tab key of a real interactive shell ----------------------------------------------------
+
+SHELLS = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], 'eval "$(rlreg completion bash)"'),
+    "zsh": (
+        ["zsh", "-f", "-i"],
+        'autoload -Uz compinit; compinit -u -D; eval "$(rlreg completion zsh)"',
+    ),
+    "fish": (["fish", "--no-config", "-i"], "rlreg completion fish | source"),
+}
+ESCAPE = re.compile(rb"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|\([A-Z0-9])|[\r\x07\x08]")
+
+
+def press(shell, settings, folder, keys, wanted):
+    """Types into a shell at a terminal until the word is there; returns what it shows."""
+    command, setup = SHELLS[shell]
     master, slave = pty.openpty()
-    shell = subprocess.Popen(
-        ["bash", "--norc", "--noprofile", "-i"], stdin=slave, stdout=slave, stderr=slave,
-        env={**settings, "TERM": "dumb", "PS1": "> ", "COLUMNS": "200"}, cwd=folder,
-        start_new_session=True,
+    process = subprocess.Popen(  # setsid -c: fish insists on a terminal that it controls
+        ["setsid", "-c", *command], stdin=slave, stdout=slave, stderr=slave, cwd=folder,
+        env={**settings, "TERM": "xterm" if shell == "fish" else "dumb", "PS1": "> ",
+             "COLUMNS": "200"},
     )  # fmt: skip
     os.close(slave)
-    shown = b""
     try:
-        os.write(master, b'eval "$(rlreg completion bash)"; echo rea""dy\n')
-        for typed, awaited in [(b"", b"ready\r\n"), (keys, wanted)]:
+        for typed, awaited in [(f"{setup}; echo rea''dy\n".encode(), b"ready"), (keys, wanted)]:
             os.write(master, typed)
-            deadline, shown = time.monotonic() + 30, b""
-            while awaited not in shown and time.monotonic() < deadline:
+            deadline, shown = time.monotonic() + 60, b""
+            while awaited not in ESCAPE.sub(b"", shown) and time.monotonic() < deadline:
                 if select.select([master], [], [], 0.1)[0]:
                     shown += os.read(master, 4096)
     finally:
-        shell.kill()
-        shell.wait()
+        process.kill()
+        process.wait()
         os.close(master)
-    return shown
+    return ESCAPE.sub(b"", shown)
 
 
-@pytest.mark.parametrize(
-    ("keys", "wanted"),
-    [
-        (b"rlreg train iq\t", b"rlreg train iql "),
-        (b"rlreg train iql --set expec\t0.8", b"--set expectile=0.8"),
-        (b"rlreg train iql --set update_rule=p\tx", b"update_rule=paper x"),
-        (b"rlreg train iql --set actor_enc\ttyp\tsim\t", b"actor_encoder_factory.type=simba "),
-    ],
-)
-def test_the_tab_key_of_an_interactive_bash(settings, tmp_path, keys, wanted):
-    assert wanted in type_into_bash(settings, tmp_path, keys, wanted)
+KEYS = {
+    "id": (b"rlreg train iq\t", b"rlreg train iql "),
+    "key": (b"rlreg train iql --set expec\t0.8", b"--set expectile=0.8"),
+    "value": (b"rlreg train iql --set update_rule=p\tx", b"update_rule=paper x"),
+    "nested": (
+        b"rlreg train iql --set actor_enc\ttyp\tsim\t",
+        b"actor_encoder_factory.type=simba ",
+    ),
+    "joined": (b"rlreg train iql --set=expec\t0.8", b"--set=expectile=0.8"),
+    "colon": (b"rlreg train iql --device cuda:\tx", b"cuda:0 x"),
+    "file": (b"rlreg validate ru\t", b"rlreg validate run.yaml "),
+}
+
+
+@pytest.mark.parametrize("case", KEYS)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_tab_key(settings, tmp_path, shell, case):
+    shell_of(shell)
+    keys, wanted = KEYS[case]
+    # zsh writes the space after a finished word again when the next one begins.
+    shown = press(shell, settings, tmp_path, keys, wanted.rstrip(b" x"))
+    assert wanted.rstrip(b" x") in shown, shown

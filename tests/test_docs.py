@@ -101,6 +101,20 @@ def test_a_tutorial_works_from_its_first_line_to_its_last(tmp_path, page, left):
     assert (reader.work / left).stat().st_size > 1000
 
 
+@pytest.mark.slow
+def test_what_the_readme_shows_works_as_written(tmp_path):
+    reader = Reader(tmp_path)
+    reader.env |= {"MINARI_DATASETS_PATH": str(tmp_path / "datasets"), "OMP_NUM_THREADS": "1"}
+    text = (DOCS.parent / "README.md").read_text()
+    blocks = [block for block in BLOCK.findall(text) if "$ make" not in block[1]]
+    installing, *rest = blocks
+    assert "pip install -c constraints.txt" in installing[1]  # needs an index
+    assert [language for language, _ in rest] == ["python", "console"]
+    for language, block in rest:
+        reader.follow(language, block)
+    assert "data:image/gif" in (reader.work / "report.html").read_text()
+
+
 @pytest.mark.light
 def test_the_guide_names_every_check():
     text = GUIDE.read_text()

@@ -71,6 +71,53 @@ def test_what_to_ignore_can_be_chosen():
     assert config_hash("a.yaml", ignore=()) != config_hash("b.toml", ignore=())
 
 
+LEFT_OPEN = {
+    "name": "hashed", "dataset": "rlreg/pendulum/mixed-v0", "train.n_steps": 10_000,
+    "evaluation.at_start": False, "compile": "on",
+}  # fmt: skip
+
+
+def test_what_a_run_leaves_open_is_what_training_fills_in():
+    stated = load_config("a.yaml", overrides=[f"{key}={v}" for key, v in LEFT_OPEN.items()])
+    assert config_hash(stated) == config_hash("a.yaml")
+    assert differences(load_config("a.yaml"), stated) == {}
+    for other in ("train.n_steps=9999", "evaluation.at_start=true", "dataset=a/b-v0"):
+        changed = load_config("a.yaml", overrides=[other])
+        assert config_hash(changed) != config_hash("a.yaml"), other
+        assert list(differences(changed, stated)) == [other.partition("=")[0]]
+
+
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [("{}", "{n_steps: 100000}"), ("{n_epochs: 2}", "{n_epochs: 2, epoch_length: 25}")],
+)
+def test_an_online_run_is_filled_in_by_its_own_regime(given, same):
+    class OnlineConfig(HashedConfig):
+        """Online."""
+
+        regime: ClassVar[str] = "online"
+        type: Literal["online"] = "online"
+
+    rlreg.register_learnable(OnlineConfig)
+    runs = [
+        load_config({"learnable": {"type": "online"}}, overrides=[f"train={train}", f"env={env}"])
+        for train, env in [(given, "CartPole-v1"), (same, "{id: CartPole-v1}")]
+    ]
+    assert config_hash(runs[0]) == config_hash(runs[1])
+    assert differences(*runs) == {}
+    other = load_config(runs[1], overrides=["env={id: CartPole-v1, kwargs: {a: 1}}"])
+    assert config_hash(other) != config_hash(runs[1])
+
+
+def test_compile_differs_where_both_say_what():
+    on, off, auto = (
+        load_config("a.yaml", overrides=[f"compile={c}"]) for c in ("on", "off", "auto")
+    )
+    assert differences(on, off) == {"compile": ["on", "off"]}
+    assert differences(on, auto, off)["compile"] == ["on", "auto", "off"]
+    assert differences(auto, on) == differences(on, auto) == {}
+
+
 def test_zero_has_no_sign():
     assert config_hash(HashedConfig(rate=0.0)) == config_hash(HashedConfig(rate=-0.0))
     assert config_hash(HashedConfig(rate=0)) == config_hash(HashedConfig(rate=0.0))

@@ -18,6 +18,7 @@ from rlreg.errors import FileFormatError, UnknownNameError
 from rlreg.migrations import Drop, Keep, Migration, Move, Rename, Split
 from rlreg.reference import builder, html, markdown
 from rlreg.reference.build import MARKER, build_reference
+from rlreg.reference.guides import Guide, shelves
 from rlreg.reference.record import record_of
 from rlreg.reference.shapes import number_text, shape_of
 from rlreg.registry import PresetRecord, Record
@@ -139,6 +140,26 @@ def test_a_name_claimed_twice_has_two_pages(site):
     index = (site / "index.html").read_text()
     assert "Case.A/twin" in index
     assert "case-b/twin" in index
+
+
+def test_a_long_page_lists_its_sections(site):
+    page = (site / "learnables/probe.html").read_text()
+    contents = page[page.index('aria-label="On this page"') : page.index('class="article"')]
+    listed = re.findall(r'<a href="#([^"]+)">([^<]+)</a>', contents)
+    assert listed == re.findall(r'<h2 id="([^"]+)">([^<]+)</h2>', page)
+    assert len(listed) > 2
+    assert "On this page" not in (site / "index.html").read_text()
+
+
+def test_guides_stand_by_what_they_are_for():
+    names = ["rlreg", "notation", "adr/0001", "tutorial-x", "writing-a-plugin", "more-notes/a"]
+    guides = [Guide(Path(f"{name}.md"), f"guides/{name}", name, "") for name in names]
+    assert [(title, [guide.title for guide in items]) for title, items in shelves(guides)] == [
+        ("Tutorials", ["tutorial-x", "writing-a-plugin"]),
+        ("Guides", ["rlreg", "notation"]),
+        ("Decisions", ["adr/0001"]),
+        ("More notes", ["more-notes/a"]),
+    ]
 
 
 def test_every_html_link_leads_to_a_page_and_an_id_that_exist(site):

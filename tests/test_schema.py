@@ -17,6 +17,7 @@ from rlreg.errors import ConfigError
 from rlreg.open_union import validate
 from rlreg.run_config import RunConfig
 from rlreg.schema import dump_schema, json_schema, schema_hash
+from rlreg.schema_editor import editor_schema, standard_form
 
 pytestmark = [pytest.mark.light]
 
@@ -212,6 +213,12 @@ def test_the_editor_flavour_keeps_what_a_field_says_and_describes_the_tags():
     assert encoder["description"].startswith("Network from observations")
     tags = schema["definitions"]["EncoderFactory"]["properties"]["type"]
     assert dict(zip(tags["enum"], tags["enumDescriptions"], strict=True))["fuzz"] == "Nests."
+
+
+@pytest.mark.parametrize("name", ["fuzz-learnable", "run", "iql", "impala"])
+def test_the_editor_flavour_can_be_undone(name):
+    schema = json_schema(name)
+    assert standard_form(editor_schema(schema)) == schema
 
 
 def test_every_default_is_in_the_schema_and_valid():

@@ -12,7 +12,7 @@ function Help({ id, text, schema }) {
   if (!text && !allowed) return null;
   return (
     <div id={`${id}__description`} className="help">
-      {text && <Prose text={text} />} {allowed && <code className="range">{allowed}</code>}
+      {text && <Prose text={text} />} {allowed && <code className="range">{allowed.replaceAll("<=", "≤")}</code>}
     </div>
   );
 }

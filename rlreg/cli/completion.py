@@ -153,6 +153,13 @@ class CompletingGroup(LazyGroup):
 # --- the shells ---------------------------------------------------------------------------------
 
 
+def _whole(item: CompletionItem, incomplete: str) -> str:
+    """Returns the whole word on the line: of ``--option=value`` click gives the value alone."""
+    option, is_both, _ = incomplete.partition("=")
+    is_both = is_both if option.startswith("--") and not item.value.startswith("--") else ""
+    return f"{option}={item.value}" if is_both else str(item.value)
+
+
 class Bash(BashComplete):
     """bash, which takes ``=`` and ``:`` for the ends of words."""
 
@@ -235,8 +242,43 @@ else
 fi
 """
 
+    def format_completion(self, item: CompletionItem) -> str:
+        """Answers in three lines; click would escape colons, which the script above takes as is."""
+        _, incomplete = self.get_completion_args()
+        return f"{item.type}\n{_whole(item, incomplete)}\n{item.help or '_'}"
 
-SHELLS: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": Zsh, "fish": FishComplete}
+
+class Fish(FishComplete):
+    """fish, with descriptions in which there may be commas."""
+
+    source_template = """\
+function %(complete_func)s
+    set -l response (env %(complete_var)s=fish_complete COMP_WORDS=(commandline -cp) \\
+        COMP_CWORD=(commandline -t) %(prog_name)s)
+    for completion in $response
+        set -l metadata (string split -m 1 "," $completion)
+        switch $metadata[1]
+            case dir
+                __fish_complete_directories $metadata[2]
+            case file
+                __fish_complete_path $metadata[2]
+            case plain
+                echo $metadata[2]
+        end
+    end
+end
+
+complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
+"""
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """Answers in one line."""
+        _, incomplete = self.get_completion_args()
+        text = " ".join((item.help or "").split())
+        return f"{item.type},{_whole(item, incomplete)}" + (f"\t{text}" if text else "")
+
+
+SHELLS: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": Zsh, "fish": Fish}
 
 
 def answer() -> int:

@@ -8,13 +8,13 @@ does not say exactly what was meant, nothing is written and the user gets the li
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from fnmatch import translate
 from pathlib import Path
 from typing import Any
 
+from rlreg.atomic_file import write_text
 from rlreg.documents import Document, parse_document
 from rlreg.errors import FileFormatError
 from rlreg.yaml_reader import KeyPath
@@ -37,12 +37,13 @@ def write_run_schema(path: Path) -> bool:
         Whether the file is new or changed. A schema that closes its unions over named distributions
         (``rlreg schema export``) is left alone: it is somebody's choice.
     """
-    from rlreg.schema import dump_schema, json_schema
+    from rlreg.manifest_index import installed_schema
+    from rlreg.schema import dump_schema
 
     known = read_schema(path)
     if known is not None and not str(known.get("$id", "")).endswith(":all:editor"):
         return False
-    text = dump_schema(json_schema("run", flavour="editor"))
+    text = dump_schema(installed_schema("run", flavour="editor"))
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return False
     replace_text(path, text)
@@ -80,13 +81,10 @@ def replace_text(path: Path, text: str) -> None:
     Raises:
         FileFormatError: If it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_text(path, text)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise FileFormatError(f"{path}: cannot be written: {error.strerror}") from error
 
 

@@ -13,8 +13,9 @@ from rlreg.cli.output import echo_json, json_option
 def hash_command(files: tuple[str, ...], *, as_json: bool) -> None:
     """Print the hash of what a config means: files, run folders or checkpoints.
 
-    Order, comments, the format, stated defaults and the device make no difference. Of a run there
-    are two: the run's, and that of its learnable, which its checkpoints have too.
+    Order, comments, the format, stated defaults, the device and compile make no difference: a file
+    and the folder of its run have the same. Of a run there are two: the run's, and that of its
+    learnable, which its checkpoints have too.
     """
     from rlreg.files import load_config
     from rlreg.identity import config_hash

@@ -23,7 +23,7 @@ SHOWN = 5
 @click.option("--env", "-e", help="Environment: of training (online) or of evaluation (offline).")
 @click.option("--steps", type=click.IntRange(1), help="Length of each trial.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the search and of every trial.")
-@click.option("--workers", type=click.IntRange(1, 1024), default=1, show_default=True)
+@click.option("--workers", type=click.IntRange(1, 1024), help="How many trials at once.")
 @click.option("--device", help="auto, cpu, cuda, cuda:1, mps, xpu or an index.")
 @click.option("--preset", help="Settings that every trial starts from.")
 @click.option(
@@ -37,13 +37,14 @@ SHOWN = 5
 @click.option("--print-space", is_flag=True, help="Print the space as JSON and search nothing.")
 @json_option
 def sweep(
-    *, source: str, trials: int, workers: int, out: Path | None, print_space: bool,
+    *, source: str, trials: int, workers: int | None, out: Path | None, print_space: bool,
     as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Search good settings of a learnable, in the space that its config declares.
 
     The best trial is written to SWEEP/best.yaml, a run file like any other. A sweep that was
-    interrupted goes on with: rlreg sweep SWEEP --trials N
+    interrupted goes on with: rlreg sweep SWEEP --trials N. The same seed and number of workers
+    give the same trials.
     """
     plan, folder = _plan_of(source, out, options, reads_space=print_space)
     if print_space:

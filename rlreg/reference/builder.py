@@ -11,10 +11,10 @@ from importlib.resources import files
 from typing import Any
 
 from rlreg import __version__
+from rlreg.manifest_index import installed_schema
 from rlreg.overrides import plain
 from rlreg.reference.record import ClassRecord, Reference
 from rlreg.run_config import RunConfig
-from rlreg.schema import json_schema
 
 FILES = ("builder.js", "builder.css", "LICENSES.txt")
 
@@ -31,7 +31,7 @@ def builder_context(reference: Reference) -> dict[str, Any]:
     """Returns what the builder's template needs."""
     data = {
         "rlreg": __version__,
-        "schema": json_schema("run"),
+        "schema": installed_schema("run"),
         "learnables": [_learnable(record) for record in reference.learnables],
         "run_fields": list(RunConfig.model_fields),
     }

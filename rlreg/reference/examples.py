@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rlreg.overrides import plain
 from rlreg.reference.record import ClassRecord, FieldRecord
 from rlreg.yaml_text import flow, mapping_lines
 
@@ -76,8 +75,7 @@ def _command(record: ClassRecord, use: Use, uses: list[Use]) -> str:
 
 
 def _defaults(record: ClassRecord) -> dict[str, Any]:
-    data: dict[str, Any] = plain(record.cls())
-    return data
+    return dict(record.defaults)
 
 
 def _json(data: dict[str, Any]) -> str:

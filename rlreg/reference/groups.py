@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rlreg.reference.record import FieldRecord
@@ -21,13 +21,14 @@ _OPTIMIZATION = ("learning_rate", "lr", "batch_size", "grad_norm")
 _ORDER = (ALGORITHM, "Optimization", "Networks", "Preprocessing", FORMAT)
 
 
-def group_fields(cls: Any, fields: Sequence[FieldRecord]) -> dict[str, tuple[FieldRecord, ...]]:
+def group_fields(
+    declared: Mapping[str, Sequence[str]], fields: Sequence[FieldRecord]
+) -> dict[str, tuple[FieldRecord, ...]]:
     """Returns fields by the name of their group.
 
     A config may say which of its fields belong together (``field_groups``, a class attribute of
     names by title); what it leaves out is grouped by what the field takes and is called.
     """
-    declared: Mapping[str, Sequence[str]] = getattr(cls, "field_groups", {})
     chosen = {name: title for title, names in declared.items() for name in names}
     groups: dict[str, list[FieldRecord]] = {title: [] for title in (*declared, *_ORDER)}
     for item in fields:

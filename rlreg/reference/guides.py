@@ -45,6 +45,22 @@ class Guide:
     targets: Mapping[Path, str] = field(default_factory=dict)
 
 
+_SHELVES = {"adr": "Decisions"}
+
+
+def shelves(guides: Iterable[Guide]) -> list[tuple[str, list[Guide]]]:
+    """Sorts guides for a reader: tutorials first, then the others, then those of each folder."""
+    found: dict[str, list[Guide]] = {"Tutorials": [], "Guides": []}
+    for guide in guides:
+        _, *folders, name = guide.path.split("/")
+        if folders:
+            title = _SHELVES.get(folders[0], folders[0].replace("-", " ").capitalize())
+        else:
+            title = "Tutorials" if name.startswith(("tutorial", "writing")) else "Guides"
+        found.setdefault(title, []).append(guide)
+    return [(title, items) for title, items in found.items() if items]
+
+
 def read_guides(sources: Iterable[str | Path]) -> list[Guide]:
     """Reads Markdown files, and those in folders.
 

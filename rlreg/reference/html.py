@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -9,9 +10,10 @@ from markupsafe import Markup, escape
 
 from rlreg import __version__
 from rlreg.reference.equations import mathml
-from rlreg.reference.guides import guide_html
+from rlreg.reference.guides import guide_html, shelves
 from rlreg.reference.pages import Page, kind_path, path_of, slug
 from rlreg.reference.prose import CODE, blocks, paper_link
+from rlreg.reference.record import FieldRecord
 from rlreg.yaml_text import flow
 
 
@@ -45,6 +47,30 @@ def _blocks(text: str) -> Iterator[Markup]:
             yield Markup("<p>{}</p>").format(inline("\n".join(lines)))
 
 
+def linked_type(item: FieldRecord, root: str) -> Markup:
+    """Returns what a field takes, with the kinds and sections in it as links."""
+    targets = {kind.replace("_", " "): f"{kind_path(kind)}.html" for kind in item.kinds}
+    if item.section and not targets:
+        targets = {item.section: f"run.html#{item.section}"}
+    text = escape(item.type)
+    for title, target in targets.items():
+        link = Markup('<a href="{}{}">{}</a>').format(root, target, title)
+        text = (
+            text.replace(title, link, 1) if title in text else text + Markup(" ({})").format(link)
+        )
+    return text
+
+
+_SECTION = re.compile(r'<h2 id="([^"]+)">(.*?)</h2>', re.DOTALL)
+FEWEST_SECTIONS = 3
+
+
+def headings(article: str) -> list[tuple[str, str]]:
+    """Returns id and text of the sections of a rendered page, if they are worth a list."""
+    found = [(name, Markup(text).striptags()) for name, text in _SECTION.findall(article)]
+    return found if len(found) >= FEWEST_SECTIONS else []
+
+
 def environment() -> Environment:
     """Returns the templates of the HTML pages, with autoescaping."""
     result = Environment(
@@ -56,7 +82,8 @@ def environment() -> Environment:
     )
     result.filters |= {"inline": inline, "prose": prose, "value": flow, "guide": guide_html}
     result.globals |= {"path_of": path_of, "kind_path": kind_path, "version": __version__}
-    result.globals |= {"paper_link": paper_link, "slug": slug}
+    result.globals |= {"paper_link": paper_link, "slug": slug, "shelves": shelves}
+    result.globals |= {"headings": headings, "linked_type": linked_type}
     return result
 
 

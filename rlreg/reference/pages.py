@@ -33,6 +33,11 @@ class Page:
     faces: tuple[str, ...] = (".md", ".html")
 
     @property
+    def has_contents(self) -> bool:
+        """Whether a reader may want a list of its sections: it is long, and is read, not used."""
+        return self.template in ("config", "run", "guide")
+
+    @property
     def to_root(self) -> str:
         """The way from this page to the root: ``../`` or nothing."""
         return "../" * self.path.count("/")

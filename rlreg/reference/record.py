@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,11 @@ from pydantic import BaseModel
 from rlreg import registry
 from rlreg.blocking import normalize
 from rlreg.config import KINDS, LearnableConfig, Preset
+from rlreg.manifest import describe_member
+from rlreg.manifest_index import Entry, Index, read_index
 from rlreg.open_union import OpenUnion
 from rlreg.reference.groups import group_fields
-from rlreg.reference.history import Change, history_of
+from rlreg.reference.history import Change
 from rlreg.reference.prose import take_paper
 from rlreg.reference.shapes import shape_of
 from rlreg.run_config import RunConfig
@@ -59,7 +61,6 @@ class ClassRecord:
     """One config class as a reader sees it.
 
     Attributes:
-        cls: The class.
         kind: ``learnable``, a component kind, or ``run`` for a part of the run file.
         name: Its tag; for a part of the run file its class name.
         reference: Shortest name that means it: the tag, or ``distribution/tag``.
@@ -75,9 +76,11 @@ class ClassRecord:
         paper: What its docstring cites on a line that starts with ``Paper:``.
         schema_version: The version of a learnable's schema.
         history: What each version of the schema changed, newest first.
+        import_path: Module and name of the class.
+        defaults: An instance without settings, as plain data.
+        field_groups: Names of fields by the title under which the class wants them.
     """
 
-    cls: type[BaseModel]
     kind: str
     name: str
     reference: str
@@ -93,13 +96,16 @@ class ClassRecord:
     paper: str = ""
     schema_version: int = 1
     history: tuple[Change, ...] = ()
+    import_path: tuple[str, str] = ("", "")
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    field_groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def groups(self) -> dict[str, tuple[FieldRecord, ...]]:
         """The fields by the name of their group; components and parts of a run have one."""
         if self.kind != "learnable":
             return {"": self.fields} if self.fields else {}
-        return group_fields(self.cls, self.fields)
+        return group_fields(self.field_groups, self.fields)
 
     @property
     def provenance(self) -> str:
@@ -107,11 +113,6 @@ class ClassRecord:
         if self.distribution == registry.LOCAL:
             return "registered in this process"
         return f"{self.distribution} {self.version}".rstrip()
-
-    @property
-    def import_path(self) -> tuple[str, str]:
-        """Module and name of the class."""
-        return self.cls.__module__, self.cls.__qualname__
 
     def as_json(self) -> dict[str, Any]:
         """Returns the record as plain data."""
@@ -159,45 +160,77 @@ def preset_as_json(preset: Preset) -> dict[str, Any]:
 
 def record_of(cls: type[BaseModel]) -> ClassRecord:
     """Describes a registered class, or a part of the run file."""
-    summary, details = _docstring(cls)
-    paper, details = take_paper(details)
-    fields = _fields(cls)
     if not issubclass(cls, OpenUnion):
+        summary, details = _split(cls.__doc__)
+        with registry.without_discovery():  # its fields are core's, whatever is installed
+            schema = json_schema(cls, scope="own")
         return ClassRecord(
-            cls, "run", cls.__name__, "run", "run", "rlreg/run", summary, details, "", "rlreg",
-            _own_version(), fields,
-        )  # fmt: skip
+            kind="run",
+            name=cls.__name__,
+            reference="run",
+            slug="run",
+            id="rlreg/run",
+            summary=summary,
+            details=details,
+            regime="",
+            distribution="rlreg",
+            version=_own_version(),
+            fields=_fields(schema, has_tag=False),
+            import_path=(cls.__module__, cls.__qualname__),
+        )
     known = registry.provenance(cls)
-    reference = registry.reference(cls)
     presets = registry.list_presets(known.name) if known.kind == "learnable" else []
-    return ClassRecord(
-        cls=cls,
-        kind=known.kind,
-        name=known.name,
-        reference=reference,
-        slug=known.name if reference == known.name else _qualified_slug(known),
-        id=known.id,
-        summary=summary,
-        details=details,
-        regime=str(getattr(cls, "regime", "")),
-        distribution=known.distribution,
-        version=known.version,
-        fields=fields,
-        presets=tuple(presets),
-        paper=paper,
-        schema_version=_schema_version(cls),
-        history=history_of(getattr(cls, "migrations", ())),
+    return described_record(
+        describe_member(cls), known.distribution, known.version, registry.reference(cls), presets
     )
 
 
-def _schema_version(cls: type[BaseModel]) -> int:
-    info = cls.model_fields.get("schema_version")
-    return int(info.default) if info is not None else 1
+def described_record(
+    item: Mapping[str, Any],
+    distribution: str,
+    version: str,
+    reference: str,
+    presets: Sequence[registry.PresetRecord],
+) -> ClassRecord:
+    """Describes a class by what `rlreg.manifest.describe_member` says of it.
+
+    Args:
+        item: What it says.
+        distribution: Who provides the class.
+        version: The provider's version.
+        reference: Shortest name that means the class.
+        presets: The presets of a learnable.
+    """
+    schema = item["own_schema"]
+    summary, details = _split(schema.get("description"))
+    paper, details = take_paper(details)
+    return ClassRecord(
+        kind=item["kind"],
+        name=item["name"],
+        reference=reference,
+        slug=item["name"] if reference == item["name"] else _slug(distribution, item["name"]),
+        id=f"{distribution}/{item['name']}",
+        summary=summary,
+        details=details,
+        regime=item.get("regime", ""),
+        distribution=distribution,
+        version=version,
+        fields=_fields(schema, has_tag=True),
+        presets=tuple(presets),
+        paper=paper,
+        schema_version=int(item.get("schema_version", 1)),
+        history=tuple(
+            Change(change["version"], tuple(change["steps"])) for change in item.get("history", ())
+        ),
+        import_path=(item["class"][0], item["class"][1]),
+        defaults={**item["defaults"], "type": reference},
+        field_groups=item.get("field_groups", {}),
+    )
 
 
-def _qualified_slug(known: registry.Record) -> str:
+def _slug(distribution: str, name: str) -> str:
     # A tag has no dot, so that a qualified slug never equals a bare one.
-    return f"{re.sub(r'[^a-z0-9-]', '-', normalize(known.distribution))}.{known.name}"
+    return f"{re.sub(r'[^a-z0-9-]', '-', normalize(distribution))}.{name}"
 
 
 def _own_version() -> str:
@@ -206,19 +239,19 @@ def _own_version() -> str:
     return __version__
 
 
-def _docstring(cls: type[BaseModel]) -> tuple[str, str]:
-    lines = inspect.cleandoc(cls.__doc__ or "").splitlines()
+def _split(text: str | None) -> tuple[str, str]:
+    """Returns the first line of a docstring, and the rest of it."""
+    lines = inspect.cleandoc(text or "").splitlines()
     return (lines[0] if lines else ""), "\n".join(lines[1:]).strip()
 
 
-def _fields(cls: type[BaseModel]) -> tuple[FieldRecord, ...]:
-    schema = json_schema(cls, scope="all")
+def _fields(schema: Mapping[str, Any], *, has_tag: bool) -> tuple[FieldRecord, ...]:
     definitions = schema.get("$defs", {})
     required = set(schema.get("required", ()))
     return tuple(
         _field(name, node, definitions, is_required=name in required)
         for name, node in schema.get("properties", {}).items()
-        if not (name == "type" and issubclass(cls, OpenUnion))
+        if not (name == "type" and has_tag)
     )
 
 
@@ -276,24 +309,19 @@ class Reference:
 def collect_reference(learnables: list[str] | None = None) -> Reference:
     """Describes every installed component and the given learnables (all of them by default).
 
+    Imports no plugin where all of them have fresh manifests.
+
     Raises:
         UnknownNameError: If one of ``learnables`` is not installed.
     """
-    if learnables is None:
-        found = registry.records("learnable")
-    else:
-        found = [registry.resolve("learnable", name) for name in learnables]
-    chosen = tuple(record_of(item.cls) for item in found)
-    members = {
-        kind: tuple(record_of(item.cls) for item in registry.records(kind)) for kind in KINDS
-    }
+    chosen, members = _from_manifests(learnables) or _from_registry(learnables)
     owners = [*chosen, *(record for many in members.values() for record in many)]
     run = record_of(RunConfig)
     kinds = tuple(
         KindRecord(
             kind=kind,
             title=kind.replace("_", " "),
-            summary=_docstring(cls)[0].removeprefix("Kind: "),
+            summary=_split(cls.__doc__)[0].removeprefix("Kind: "),
             members=members[kind],
             used_by=tuple(
                 (owner, item)
@@ -305,6 +333,43 @@ def collect_reference(learnables: list[str] | None = None) -> Reference:
         for kind, cls in KINDS.items()
     )
     return Reference(chosen, kinds, run, _sections(RunConfig))
+
+
+Found = tuple[tuple[ClassRecord, ...], dict[str, tuple[ClassRecord, ...]]]
+"""The learnables, and the components by kind."""
+
+
+def _from_registry(learnables: list[str] | None) -> Found:
+    if learnables is None:
+        found = registry.records("learnable")
+    else:
+        found = [registry.resolve("learnable", name) for name in learnables]
+    chosen = tuple(record_of(item.cls) for item in found)
+    return chosen, {
+        kind: tuple(record_of(item.cls) for item in registry.records(kind)) for kind in KINDS
+    }
+
+
+def _from_manifests(learnables: list[str] | None) -> Found | None:
+    index = read_index()
+    if index is None:
+        return None
+    if learnables is None:
+        chosen = [written_record(index, entry) for entry in index.of_kind("learnable")]
+    else:
+        found = [index.find("learnable", name) for name in learnables]
+        if None in found:
+            return None  # the registry knows best what is wrong with the name
+        chosen = [written_record(index, entry) for entry in found if entry is not None]
+    return tuple(chosen), {
+        kind: tuple(written_record(index, entry) for entry in index.of_kind(kind)) for kind in KINDS
+    }
+
+
+def written_record(index: Index, entry: Entry) -> ClassRecord:
+    """Describes a class by what is written in manifests, its presets included."""
+    presets = index.presets_of(entry.name) if entry.kind == "learnable" else []
+    return described_record(entry.item, entry.distribution, entry.version, entry.name, presets)
 
 
 def _sections(cls: type[BaseModel]) -> tuple[ClassRecord, ...]:

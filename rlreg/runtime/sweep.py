@@ -3,6 +3,10 @@
 A sweep is a folder: ``sweep.json`` says what is searched, ``sweep.db`` (SQLite) has every trial,
 ``trials/`` the run folder of each, and ``best.yaml`` is the run file of the best one. What is
 killed goes on from there: a trial that had not ended is tried again with the same settings.
+
+The same seed gives the same trials, also where several run at once: trial ``k`` of a sweep that
+runs ``n`` at once is chosen, and ended early, by what trials ``0`` to ``k - n`` gave and by nothing
+else. They have ended when it begins, whichever of the others is the fastest.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +60,8 @@ class SweepPlan:
         metric: Name in ``metrics.jsonl``; the last value of a run counts.
         minimize: Whether less is better.
         prunes: Whether trials that lag behind end early.
-        seed: Of the search; the same seed with one worker gives the same trials.
+        seed: Of the search.
+        num_parallel: How many trials run at once at most; what a trial may know depends on it.
     """
 
     run: RunConfig
@@ -65,6 +70,7 @@ class SweepPlan:
     minimize: bool = False
     prunes: bool = True
     seed: int = 0
+    num_parallel: int = 1
 
     @property
     def space(self) -> Space:
@@ -98,6 +104,7 @@ class SweepPlan:
             "minimize": self.minimize,
             "prunes": self.prunes,
             "seed": self.seed,
+            "num_parallel": self.num_parallel,
             "space": self.space.as_json(),
         }
 
@@ -140,7 +147,7 @@ def sweep(
     out: str | os.PathLike[str],
     trials: int,
     *,
-    workers: int = 1,
+    workers: int | None = None,
     show_progress: bool = True,
     should_stop: StopFunction = lambda: False,
 ) -> SweepResult:
@@ -150,7 +157,8 @@ def sweep(
         plan: What is searched.
         out: The folder: new, empty, or one with the same plan.
         trials: How many trials in the end.
-        workers: How many at once, each in a process of its own.
+        workers: How many at once, each in a process of its own; 1 for a new sweep, and for one that
+            goes on as many as it began with, which is the most.
         show_progress: Whether to show a line for each trial on stderr.
         should_stop: Asked every few updates; ``True`` ends the sweep, which can go on later.
 
@@ -166,10 +174,9 @@ def sweep(
             f"nothing to search: {plan.run.learnable.get_type()!r} declares no search space, or "
             "all of it is fixed"
         )
-    _prepare(path, plan)
+    plan = _prepare(path, plan, workers)
     with RunFolder(path).held():
         study = open_study(path, plan)
-        _repeat_unfinished(study)
         display = Display(trials, unit="trials", is_shown=show_progress)
         try:
             done = _run(path, plan, study, trials, workers, display, should_stop)
@@ -186,7 +193,8 @@ def _require_optuna() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def _prepare(path: Path, plan: SweepPlan) -> None:
+def _prepare(path: Path, plan: SweepPlan, workers: int | None) -> SweepPlan:
+    """Returns the plan of the folder, which is made if it is new."""
     if is_sweep_folder(path):
         known = SweepPlan.read(path)
         same = ("fixed", "metric", "minimize", "prunes", "seed")
@@ -194,42 +202,32 @@ def _prepare(path: Path, plan: SweepPlan) -> None:
             getattr(known, name) != getattr(plan, name) for name in same
         ):
             raise RunError(f"{path}: holds another sweep; go on with it by `rlreg sweep {path}`")
-        return
+        return known
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise RunError(f"{path} is not empty; choose another --out")
+    plan = replace(plan, num_parallel=workers or plan.num_parallel)
     try:
         path.mkdir(parents=True, exist_ok=True)
         write_text(path / PLAN_FILE, to_text(plan.to_json()))
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return plan
 
 
 def open_study(path: Path, plan: SweepPlan) -> Study:
-    """Opens the trials of a sweep; several processes may have them open."""
+    """Opens the ended trials of a sweep; several processes may have them open."""
     import optuna
 
     storage = optuna.storages.RDBStorage(
         f"sqlite:///{(path / STORE_FILE).resolve()}",
         engine_kwargs={"connect_args": {"timeout": 60}},
     )
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=4)
     return optuna.create_study(
         storage=storage,
         study_name=_STUDY,
         direction="minimize" if plan.minimize else "maximize",
-        pruner=pruner if plan.prunes else optuna.pruners.NopPruner(),
         load_if_exists=True,
     )
-
-
-def _repeat_unfinished(study: Study) -> None:
-    """Puts trials back that nobody is running any more: we hold the folder."""
-    from optuna.trial import TrialState
-
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        study.tell(trial.number, state=TrialState.FAIL)
-        if trial.params:
-            study.enqueue_trial(trial.params)
 
 
 # --- running trials -----------------------------------------------------------------------------
@@ -240,57 +238,56 @@ def _run(
     plan: SweepPlan,
     study: Study,
     trials: int,
-    workers: int,
+    workers: int | None,
     display: Display,
     should_stop: StopFunction,
 ) -> bool:
     """Runs what is missing; returns whether nothing is."""
     from rlreg.runtime.sweep_worker import Worker
 
-    done = len(ended_trials(study))
-    display.move_to(min(done, trials))
-    count = max(0, trials - done)
+    ended = {number_of(trial) for trial in ended_trials(study)}
+    display.move_to(min(len(ended), trials))
+    missing = [number for number in range(trials) if number not in ended]
+    at_once = min(workers or plan.num_parallel, plan.num_parallel, len(missing))
     if any(entry.id.startswith(f"{LOCAL}/") for entry in lock_of(plan.run)):
-        workers = 1  # what was registered by call exists in this process alone
-    if min(workers, count) <= 1:
-        worker = Worker(path, plan, study, should_stop)
-        for ticket in range(done, done + count):
-            if not worker.run(ticket):
-                return False
-            _show(display, plan, ended_trials(study)[-1])
-        return True
-    return _run_apart(path, plan, study, done, count, workers, display, should_stop)
+        at_once = 1  # what was registered by call exists in this process alone
+    if at_once > 1:
+        return _run_apart(path, plan, study, missing, at_once, display, should_stop)
+    worker = Worker(path, plan, study, should_stop)
+    for number in missing:
+        if not worker.run(number):
+            return False
+        _show(display, plan, ended_trials(study)[-1])
+    return True
 
 
 def _run_apart(
     path: Path,
     plan: SweepPlan,
     study: Study,
-    done: int,
-    count: int,
+    missing: list[int],
     workers: int,
     display: Display,
     should_stop: StopFunction,
 ) -> bool:
-    from rlreg.runtime.seeds import split_cores
     from rlreg.runtime.sweep_worker import work
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = max(1, (cores or 1) // workers)
-    workers = min(workers, count) if workers else split_cores(count, cores or 1)[0]
     context = multiprocessing.get_context("spawn")
-    tickets, stop = context.Value("q", done), context.Event()
+    taken, stop = context.Value("q", 0), context.Event()
     processes = [
-        context.Process(target=work, args=(str(path), tickets, done + count, stop, threads))
+        context.Process(target=work, args=(str(path), missing, taken, stop, threads))
         for _ in range(workers)
     ]
-    shown = done
+    shown = begun = len(ended_trials(study))
     try:
         for process in processes:
             process.start()
         while any(process.is_alive() for process in processes):
             time.sleep(_POLL_S)
-            if should_stop():
+            # The others would wait for the trial of one that has died.
+            if should_stop() or any(process.exitcode for process in processes):
                 stop.set()
             for trial in ended_trials(study)[shown:]:
                 _show(display, plan, trial)
@@ -306,7 +303,7 @@ def _run_apart(
         raise RunError(
             f"a worker ended with an error (codes {codes}); `rlreg sweep {path}` goes on"
         )
-    return len(ended_trials(study)) >= done + count
+    return len(ended_trials(study)) - begun >= len(missing)
 
 
 def ended_trials(study: Study) -> list[FrozenTrial]:
@@ -322,12 +319,17 @@ def ended_trials(study: Study) -> list[FrozenTrial]:
     return sorted(found, key=lambda trial: (str(trial.datetime_complete), trial.number))
 
 
+def number_of(trial: FrozenTrial) -> int:
+    """Returns the number of a trial among all of its sweep; Optuna counts them as they end."""
+    return int(trial.user_attrs.get("number", trial.number))
+
+
 def _show(display: Display, plan: SweepPlan, trial: FrozenTrial) -> None:
     display.advance(1)
     error = trial.user_attrs.get("error", "")
     value = f"{plan.metric} {trial.value:.4g}" if trial.value is not None else ""
     what = error or f"{trial.state.name.lower()}, {value}"
-    display.note(f"trial {trial.number}: {what}")
+    display.note(f"trial {number_of(trial)}: {what}")
 
 
 # --- what comes out -----------------------------------------------------------------------------
@@ -348,9 +350,9 @@ def _settle(path: Path, plan: SweepPlan, study: Study, status: str) -> SweepResu
 
 
 def _rows(study: Study) -> Iterator[dict[str, Any]]:
-    for trial in sorted(ended_trials(study), key=lambda trial: trial.number):
+    for trial in sorted(ended_trials(study), key=number_of):
         yield {
-            "number": trial.number,
+            "number": number_of(trial),
             "state": trial.state.name.lower(),
             "value": trial.value,
             "settings": trial.user_attrs.get("settings", {}),

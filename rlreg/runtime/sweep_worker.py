@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -14,12 +15,13 @@ import numpy as np
 from rlreg.errors import RlregError, RunError
 from rlreg.overrides import plain
 from rlreg.runtime.logging import METRICS_FILE, read_metrics
-from rlreg.runtime.sweep import StopFunction, SweepPlan, open_study
+from rlreg.runtime.sweep import StopFunction, SweepPlan, ended_trials, number_of, open_study
 from rlreg.runtime.train import train
 from rlreg.search_space import Parameter, apply_sample
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
+    from optuna.trial import FrozenTrial
 
 MAX_FAILURES = 3
 """Failures in a row, from the first trial on, after which something else must be wrong."""
@@ -28,7 +30,11 @@ _LOOK_S = 0.2
 
 
 class Watcher:
-    """Reports the metrics of a running trial, and ends it if it lags or the sweep is to stop."""
+    """Reports the metrics of a running trial, and ends it if it lags or the sweep is to stop.
+
+    It judges row by row, whenever it gets to see them: a trial that would have been ended at a row
+    counts as ended there, even if it was faster than we looked.
+    """
 
     def __init__(
         self, trial: Trial, file: Path, plan: SweepPlan, should_stop: StopFunction
@@ -58,7 +64,7 @@ class Watcher:
         rows = read_metrics(self.file)
         for row in rows[self._num_seen :]:
             value = row.get(self.plan.metric)
-            if isinstance(value, int | float) and math.isfinite(value):
+            if isinstance(value, int | float) and math.isfinite(value) and not self.is_pruned:
                 self.last = float(value)
                 self.trial.report(self.last, row["step"])
                 is_end = row["step"] >= self._end
@@ -72,7 +78,7 @@ class Worker:
     Args:
         path: Folder of the sweep.
         plan: What is searched.
-        study: Its trials.
+        study: Its trials that have ended.
         should_stop: Asked every few updates.
     """
 
@@ -83,12 +89,12 @@ class Worker:
         self.space, self.run_config = plan.space, plan.trial_run
         self._num_failed, self._has_worked = 0, False
 
-    def run(self, ticket: int) -> bool:
+    def run(self, number: int) -> bool:
         """Runs one trial.
 
         Args:
-            ticket: Its number among all, which gives its stream of random numbers: a sweep that
-                was interrupted goes on as if it had not been.
+            number: Its number among all, which gives its stream of random numbers and what it may
+                know: a sweep that was interrupted goes on as if it had not been.
 
         Returns:
             Whether it ended; ``False`` if the sweep is to stop.
@@ -96,18 +102,17 @@ class Worker:
         Raises:
             RunError: If the first trials all fail.
         """
-        from optuna.samplers import TPESampler
-        from optuna.trial import TrialState
-
-        seeds = np.random.SeedSequence([self.plan.seed, ticket])
-        self.study.sampler = TPESampler(seed=int(seeds.generate_state(1)[0]))
-        if self.should_stop():
+        known = self._await_known(number)
+        if known is None:
             return False
-        trial = self.study.ask()
+        trial = _past(self.plan, number, known).ask()
         values = self.space.sample(lambda parameter: suggest(trial, parameter))
-        folder = self.path / "trials" / f"{trial.number:04d}"
-        trial.set_user_attr("settings", plain(values))
-        trial.set_user_attr("folder", str(folder))
+        folder = self.path / "trials" / f"{number:04d}"
+        if folder.exists():
+            shutil.rmtree(folder)  # of a sweep that was interrupted here
+        attributes = {"number": number, "settings": plain(values), "folder": str(folder)}
+        for name, value in attributes.items():
+            trial.set_user_attr(name, value)
         watcher = Watcher(trial, folder / METRICS_FILE, self.plan, self.should_stop)
         try:
             run = apply_sample(self.run_config, values)
@@ -116,27 +121,61 @@ class Worker:
         except RlregError as error:
             self._failed(trial, f"{type(error).__name__}: {error}")
             return True
-        if watcher.is_stopped:
-            # Left as running: whoever goes on with the sweep tries it again.
+        if watcher.is_stopped and not watcher.is_pruned:
             return False
-        if watcher.is_pruned:
-            self.study.tell(trial, state=TrialState.PRUNED)
-        elif watcher.last is None:
+        if watcher.last is None:
             self._failed(trial, f"the run logged no finite {self.plan.metric!r}")
             return True
-        else:
-            self.study.tell(trial, watcher.last)
+        self._record(trial, "PRUNED" if watcher.is_pruned else "COMPLETE", watcher.last)
         self._has_worked = True
         return True
 
-    def _failed(self, trial: Trial, reason: str) -> None:
-        from optuna.trial import TrialState
+    def _await_known(self, number: int) -> list[FrozenTrial] | None:
+        """Waits for the trials that this one may know; gives ``None`` if it shall not run."""
+        while not self.should_stop():
+            num_known = max(0, number - self.plan.num_parallel + 1)
+            known = [trial for trial in ended_trials(self.study) if number_of(trial) < num_known]
+            if len(known) == num_known:
+                return sorted(known, key=number_of)
+            time.sleep(_LOOK_S)
+        return None
 
+    def _failed(self, trial: Trial, reason: str) -> None:
         trial.set_user_attr("error", reason)
-        self.study.tell(trial, state=TrialState.FAIL)
+        self._record(trial, "FAIL", None)
         self._num_failed += 1
         if not self._has_worked and self._num_failed >= MAX_FAILURES:
             raise RunError(f"the first {MAX_FAILURES} trials failed; the last one: {reason}")
+
+    def _record(self, trial: Trial, state: str, value: float | None) -> None:
+        """Adds a trial to the ended ones; until then nobody but us knows it."""
+        from optuna.trial import TrialState, create_trial
+
+        frozen = trial.study.trials[-1]
+        ended = create_trial(
+            state=TrialState[state],
+            value=value,
+            params=frozen.params,
+            distributions=frozen.distributions,
+            user_attrs=frozen.user_attrs,
+            intermediate_values=frozen.intermediate_values,
+        )
+        self.study.add_trial(ended)
+
+
+def _past(plan: SweepPlan, number: int, known: list[FrozenTrial]) -> Study:
+    """Returns a study as if the known trials were all there is: what is asked of it is certain."""
+    import optuna
+
+    seeds = np.random.SeedSequence([plan.seed, number])
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=4)
+    study = optuna.create_study(
+        sampler=optuna.samplers.TPESampler(seed=int(seeds.generate_state(1)[0])),
+        pruner=pruner if plan.prunes else optuna.pruners.NopPruner(),
+        direction="minimize" if plan.minimize else "maximize",
+    )
+    study.add_trials(known)
+    return study
 
 
 def suggest(trial: Trial, parameter: Parameter) -> Any:
@@ -154,8 +193,8 @@ def suggest(trial: Trial, parameter: Parameter) -> Any:
     return trial.suggest_float(path, low, high, log=parameter.log, step=parameter.step)
 
 
-def work(path: str, tickets: Any, end: int, stop: Any, threads: int) -> None:
-    """Runs trials in a process of its own until no ticket is left."""
+def work(path: str, missing: list[int], taken: Any, stop: Any, threads: int) -> None:
+    """Runs trials in a process of its own, the next that nobody has taken, until none is left."""
     import optuna
     import torch
 
@@ -167,8 +206,8 @@ def work(path: str, tickets: Any, end: int, stop: Any, threads: int) -> None:
     plan = SweepPlan.read(folder)
     worker = Worker(folder, plan, open_study(folder, plan), stop.is_set)
     while True:
-        with tickets.get_lock():
-            ticket = tickets.value
-            tickets.value += 1
-        if ticket >= end or not worker.run(ticket):
+        with taken.get_lock():
+            index = taken.value
+            taken.value += 1
+        if index >= len(missing) or not worker.run(missing[index]):
             return

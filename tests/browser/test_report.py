@@ -10,7 +10,7 @@ from test_site import violations
 pytestmark = pytest.mark.browser
 
 SETTINGS = [
-    "train.n_steps=300", "train.n_steps_per_epoch=50", "evaluation.n_episodes=2",
+    "train.n_steps=150", "train.n_steps_per_epoch=50", "evaluation.n_episodes=2",
     "evaluation.every=50", "batch_size=64", "compile=off",
 ]  # fmt: skip
 

@@ -53,6 +53,20 @@ def test_pages_are_accessible_and_fit(browser, site, page, width, dark):
     assert not browser.is_too_wide()
 
 
+@pytest.mark.parametrize(("width", "is_beside"), [(1280, True), (400, False)])
+def test_the_list_of_sections_stands_beside_or_above_the_text(browser, site, width, is_beside):
+    browser.resize(width, 900)
+    browser.open(site / "guides/tutorial-practitioner.html")
+    nav, text = browser.run(
+        "return ['.contents', '.article'].map(css => document.querySelector(css)"
+        ".getBoundingClientRect().toJSON())"
+    )
+    assert (nav["left"] >= text["right"]) is is_beside
+    assert (nav["bottom"] <= text["top"]) is not is_beside
+    browser.run("document.querySelector('.contents a:last-child').click()")
+    assert browser.run("return location.hash") == "#look-around"
+
+
 def test_the_builder_is_accessible_when_something_is_wrong(browser, site):
     browser.open(site / "builder.html", "#iql")
     browser.find("#root_learnable_n_critics").send_keys("000")
@@ -71,7 +85,16 @@ def test_equations_are_set_by_the_browser(browser, site):
     assert "\\left" not in browser.run("return document.querySelector('main').innerText")
 
 
-@pytest.mark.parametrize("page", ["index", "learnables/iql", "learnables/impala", "run"])
+PICTURES = [
+    "index",
+    "learnables/iql",
+    "learnables/impala",
+    "run",
+    "guides/tutorial-practitioner",
+]
+
+
+@pytest.mark.parametrize("page", PICTURES)
 @pytest.mark.parametrize("width", [1280, 400])
 def test_pictures_of_the_site(browser, site, pictures, page, width):
     browser.resize(width, 900)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -14,6 +15,8 @@ import pytest
 import rlreg
 from rlreg.cli.main import run as run_command
 from rlreg.errors import RunError
+from rlreg.files import commented_yaml, load_run
+from rlreg.identity import config_hash
 from rlreg.runtime.report import write_report
 from rlreg.runtime.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, number, ticks
 from rlreg.runtime.report.curves import shared_steps
@@ -133,9 +136,13 @@ def test_the_page_loads_nothing_and_has_every_part(runs, tmp_path):
     for wanted in (
         "interquartile mean of 2 seeds", "Settings in which the runs differ",
         "learnable.learning_rate", "0.05", "sum of rewards", "local/tiny_bc",
-        "compared with random", "compared with behaviour", "seeds-a", "other",
+        "seeds-a", "other", "to compare with seeds-a and other",
     ):  # fmt: skip
         assert wanted in text, wanted
+    for name in ("random", "behaviour"):
+        row = re.search(rf'<tr class="baseline"><th scope="row">{name}</th>(.*?)</tr>', text)
+        figures = json.loads((runs[0] / "summary.json").read_text())["baselines"][name]
+        assert f"<td>{number(figures['mean_return'])}</td>" in row[1]
     assert rlreg.config_hash(runs[2]) in text
 
 
@@ -156,10 +163,15 @@ def test_the_policy_is_seen_at_work(runs, tmp_path):
     assert len(text) < 2_000_000
 
 
-def test_what_cannot_be_seen_is_said(runs, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
+@pytest.mark.parametrize(
+    ("module", "reason"), [("PIL", "it needs Pillow: "), ("pygame", "pygame is not installed")]
+)
+def test_what_cannot_be_seen_is_said(runs, tmp_path, monkeypatch, module, reason):
+    monkeypatch.setitem(sys.modules, module, None)
     text = write_report(runs[2:], tmp_path / "r.html", data=False).read_text()
-    assert "No animation: it needs Pillow: pip install" in text
+    (said,) = re.findall(r"No animation: [^<]*", text)
+    assert reason in said
+    assert "pip install 'rlreg[report]'" in html.unescape(said)
 
 
 def test_a_data_set_that_is_gone_is_said(runs, tmp_path, monkeypatch):
@@ -172,6 +184,19 @@ def test_one_run_is_compared_with_the_defaults(runs, tmp_path):
     text = write_report(runs[2:], tmp_path / "r.html", animations=False, data=False).read_text()
     assert "Settings that are no defaults" in text
     assert "train.n_steps_per_epoch" in text
+
+
+def test_the_folder_of_a_run_means_what_its_file_says(runs, tmp_path, capsys):
+    """The file leaves open what the folder states: name, data set, start, whether to compile."""
+    run = load_run("tiny_bc", overrides=[*SETTINGS, RUNS["other"], "device=cpu"])
+    (tmp_path / "other.yaml").write_text(commented_yaml(run))
+    assert run.name is None
+    assert load_run(tmp_path / "other").name == "tiny_bc"
+    assert config_hash(tmp_path / "other.yaml") == config_hash(tmp_path / "other")
+    assert run_command(["diff", "other.yaml", "other", "--json"]) == 0
+    changes = json.loads(capsys.readouterr().out)["changes"]
+    assert changes == [{"path": "device", "a": "cpu", "b": "auto"}]
+    assert config_hash(tmp_path / "other") != config_hash(tmp_path / "seeds-a/seed-0")
 
 
 def test_seeds_belong_together_and_experiments_do_not(runs):

@@ -20,7 +20,8 @@ from rlreg.cli.main import run as run_command
 from rlreg.errors import ConfigError, MissingExtraError, RunError
 from rlreg.files import load_run
 from rlreg.runtime.runs import RunFolder
-from rlreg.runtime.sweep import SweepPlan, sweep
+from rlreg.runtime.sweep import SweepPlan, open_study, sweep
+from rlreg.runtime.sweep_worker import Worker
 
 pytest.importorskip("optuna")
 
@@ -101,6 +102,24 @@ def test_a_sweep_goes_on_as_if_it_had_not_been_interrupted(plan, tmp_path):
     assert len(go(plan, tmp_path / "part", 5).trials) == 5
 
 
+def test_a_trial_knows_those_before_it_that_have_surely_ended(plan, tmp_path):
+    """Of three at once: which of them is the fastest makes no difference to the next."""
+    first = go(plan, tmp_path / "a", 13, workers=3)
+    assert json.loads((tmp_path / "a/sweep.json").read_text())["num_parallel"] == 3
+    # The same trials in another order of ending: 10 and 11 end before 9.
+    shuffled = tmp_path / "b"
+    go(plan, shuffled, 9, workers=3)
+    worker = Worker(shuffled, SweepPlan.read(shuffled), open_study(shuffled, plan), lambda: False)
+    for number in (11, 10, 9, 12):
+        assert worker.run(number)
+    again = go(plan, shuffled, 13)
+    assert of(again) == of(first)
+    alone = go(plan, tmp_path / "c", 13)
+    tried = [[row["settings"] for row in found.trials] for found in (first, alone)]
+    assert tried[0][:10] == tried[1][:10]  # drawn at random, by their numbers alone
+    assert tried[0][10:] != tried[1][10:]  # one at a time knows more
+
+
 def test_trials_that_lag_behind_are_ended(plan, tmp_path, monkeypatch):
     from rlreg.runtime import sweep_worker
 
@@ -110,6 +129,8 @@ def test_trials_that_lag_behind_are_ended(plan, tmp_path, monkeypatch):
     assert states == {"complete", "pruned"}
     pruned = next(row for row in result.trials if row["state"] == "pruned")
     assert len((Path(pruned["folder"]) / "metrics.jsonl").read_text().splitlines()) < 3
+    monkeypatch.setattr(sweep_worker, "_LOOK_S", 1e9)  # never before the end
+    assert [row[0] for row in of(go(plan, tmp_path / "u", 12))] == [row[0] for row in of(result)]
     kept = go(replace(plan, prunes=False), tmp_path / "t", 6)
     assert {row["state"] for row in kept.trials} == {"complete"}
 
@@ -162,15 +183,19 @@ def test_the_space_is_printed_without_the_heavy_half(run_python):
     assert "learnable.gamma" not in paths
 
 
-@pytest.mark.parametrize("command", [["sweep", "iql"], ["report", "."], ["train", "iql"]])
-def test_without_the_heavy_half_the_extra_is_named(run_python, command):
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [(["sweep", "iql"], "sweep"), (["report", "."], "train"), (["train", "iql"], "train")],
+    ids=["sweep", "report", "train"],
+)
+def test_without_the_heavy_half_the_extra_is_named(run_python, command, extra):
     code = (
         "import sys\nfor name in ('torch', 'numpy', 'gymnasium'):\n    sys.modules[name] = None\n"
         f"from rlreg.cli.main import run\nprint(run({[*command, '--json']!r}))"
     )
     *document, exit_code = run_python(code, path=[Path(__file__).parents[2]]).splitlines()
     assert exit_code == "2"
-    assert "pip install 'rlreg[train]'" in json.loads("".join(document))["error"]["message"]
+    assert f"pip install 'rlreg[{extra}]'" in json.loads("".join(document))["error"]["message"]
 
 
 # --- real processes -----------------------------------------------------------------------------
@@ -188,6 +213,19 @@ def test_workers_share_the_trials(rlreg_cli, tmp_path):
     assert found["status"] == "finished"
     assert [row["number"] for row in found["trials"]] == [0, 1, 2, 3, 4]
     assert rlreg_cli("validate", "s/best.yaml").returncode == 0
+
+
+@pytest.mark.slow
+def test_workers_give_the_same_trials_from_the_same_seed(rlreg_cli, tmp_path):
+    found = []
+    for name in ("a", "b"):
+        rlreg_cli(
+            "sweep", "iql", *SHORT, "--trials", 13, "--workers", 3, "--out", name, timeout=600
+        )
+        rows = json.loads((tmp_path / name / "trials.json").read_text())["trials"]
+        found.append([(row["number"], row["state"], row["value"], row["settings"]) for row in rows])
+    assert found[0] == found[1]
+    assert len(found[0]) == 13
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import DependencyNotInstalled
 
 from rlreg.errors import EnvironmentSpecError, MissingExtraError, RlregError
 from rlreg.run_config import EnvironmentSettings, RunConfig
@@ -54,6 +55,9 @@ def animate(group: Group) -> Animation:
         return _animate(group.name, view)
     except RlregError as error:
         return Animation(group.name, f"No animation: {error}")
+    except DependencyNotInstalled as error:
+        remedy = "pip install 'rlreg[report]' brings what Gymnasium's classic ones draw with"
+        return Animation(group.name, f"No animation: {error}; {remedy}")
     except Exception as error:  # noqa: BLE001 - a stranger's renderer raises whatever it likes
         return Animation(group.name, f"No animation: {type(error).__name__}: {error}")
 

@@ -94,7 +94,7 @@ class _Frame:
         line = Markup('<line class="level" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(
             LEFT, WIDTH - RIGHT, y, y
         )
-        return line + _text(LEFT + 4, y - 4, name, "start")
+        return line + _text(WIDTH - RIGHT - 2, y - 4, name, "end")
 
     def curve(self, curve: Curve) -> list[Markup]:
         color, parts = f"c{curve.index % NUM_COLORS}", []

@@ -99,7 +99,9 @@ def render(*, title: str, groups: Sequence[Group], animations: Any, data: Any) -
         "title": title,
         "groups": groups,
         "main": [_figure(groups, name) for name in main],
-        "diagnostics": [figure for name in rest if (figure := _figure(groups, name)).curves],
+        "diagnostics": _shelves(
+            figure for name in rest if (figure := _figure(groups, name)).curves
+        ),
         "results": [row for group in groups for row in _results(group)],
         "has_scores": any(_score(view) is not None for group in groups for view in group.runs),
         "baselines": _baselines(groups),
@@ -123,11 +125,25 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     result.filters |= {"value": flow, "number": number}
-    result.globals |= {"version": __version__, "is_missing": is_missing, "sample": legend_sample}
+    result.globals |= {
+        "version": __version__,
+        "is_missing": is_missing,
+        "sample": legend_sample,
+        "place": _place,
+    }
     return result
 
 
 # --- what it shows ------------------------------------------------------------------------------
+
+
+def _place(group: Group) -> str:
+    """Says what a group learnt from."""
+    run = group.run
+    preposition, given = ("on", run.dataset) if run.env is None else ("in", run.env)
+    if given is None:
+        return ""
+    return f"{preposition} {given if isinstance(given, str) else given.id}"
 
 
 def _figure(groups: Sequence[Group], metric: str) -> Figure:
@@ -138,6 +154,14 @@ def _figure(groups: Sequence[Group], metric: str) -> Figure:
     key = key or {"evaluation/normalized_score": "normalized_score"}.get(metric, "")
     levels = _levels(groups, key) if key else []
     return Figure(metric, line_chart(metric, curves, x_label=_unit(groups), levels=levels), curves)
+
+
+def _shelves(figures: Iterable[Figure]) -> dict[str, list[Figure]]:
+    """Sorts figures by the first part of their names."""
+    found: dict[str, list[Figure]] = {}
+    for figure in figures:
+        found.setdefault(figure.metric.partition("/")[0], []).append(figure)
+    return found
 
 
 def _unit(groups: Sequence[Group]) -> str:

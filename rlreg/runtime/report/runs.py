@@ -11,7 +11,7 @@ from typing import Any
 
 from rlreg.errors import RlregError, RunError
 from rlreg.identity import PLACES, config_hash
-from rlreg.run_config import RunConfig
+from rlreg.run_config import DatasetSettings, RunConfig
 from rlreg.runtime.lock import differences, lock_from_json, lock_of
 from rlreg.runtime.logging import read_metrics
 from rlreg.runtime.runs import RunFolder
@@ -172,20 +172,21 @@ class DataView:
 def read_data(groups: Iterable[Group]) -> list[DataView]:
     """Looks at every data set the runs learnt from, once."""
     names = dict.fromkeys(group.run.dataset for group in groups)
-    return [_data(name) for name in names if name is not None]
+    return [_data(source) for source in names if source is not None]
 
 
-def _data(name: str) -> DataView:
+def _data(source: str | DatasetSettings) -> DataView:
     from rlreg.runtime.data.inspect import inspect
     from rlreg.runtime.data.load import load_dataset
 
+    name = str(source)
     try:
-        dataset = load_dataset(name)
+        dataset = load_dataset(source)
         try:
             laws: Any = dataset.laws.to_json()["laws"]
         finally:
             dataset.close()
-        found: Any = inspect(name).to_json()
+        found: Any = inspect(source).to_json()
     except RlregError as error:
         return DataView(name, {}, (), (), str(error))
     return DataView(name, found["figures"], tuple(laws), tuple(found["findings"]))
