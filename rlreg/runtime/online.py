@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
 from rlreg.config import RolloutEngineFactory
 from rlreg.errors import ConfigError, EnvironmentSpecError
+from rlreg.run_defaults import EPOCH_LENGTH
 from rlreg.runtime.environments import env_factory
 from rlreg.runtime.learnable import Learnable
 
@@ -22,9 +23,6 @@ Callback: TypeAlias = Callable[[Any, int, int], None]
 """Called with the learnable, the epoch and the transitions so far, at the end of an epoch."""
 Tick: TypeAlias = Callable[[int], None]
 """Called with the transitions of an update, or 0 while waiting; what it raises ends training."""
-
-EPOCH_LENGTH = 25
-"""Updates of an epoch unless told otherwise (Maze)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +67,17 @@ class OnlineLearnable(Learnable):
     stopped meanwhile; who keeps counters in checkpoints (``extra_state``) keeps all three of them.
 
     Attributes:
+        live_metrics: Captions and names of the metrics that a terminal shows while a run trains.
         env_steps: Transitions trained on so far.
         engine: How transitions are collected; ``None`` leaves it to the learnable.
         epoch: Epochs done so far.
         epoch_updates: Updates done of an epoch that was interrupted.
     """
 
+    live_metrics: ClassVar[Mapping[str, str]] = {
+        "episode return": "episode/return_mean",
+        "evaluation": "evaluation/mean_return",
+    }
     env_steps = 0
     epoch = 0
     epoch_updates = 0

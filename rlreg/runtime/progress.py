@@ -1,4 +1,6 @@
-"""How training shows on the screen: a live bar on a terminal, one line an epoch everywhere else.
+"""How training shows on the screen: live on a terminal, one line an epoch everywhere else.
+
+A learnable that names its figures (``live_metrics``) gets a table of them above the bar.
 
 Everything goes to stderr; stdout belongs to results.
 """
@@ -9,7 +11,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -19,11 +22,13 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
 Metrics = Mapping[str, float]
 M = TypeVar("M", bound=Metrics)
 
 _NUM_SHOWN = 4
+_FIGURES_PER_ROW = 3
 
 
 class Display:
@@ -34,29 +39,62 @@ class Display:
         done: Steps done before it goes on.
         unit: What a step is, e.g. ``updates``.
         is_shown: Whether to show anything at all.
+        figures: What a table shows on a terminal: captions and names of metrics.
     """
 
     def __init__(
-        self, total: int, *, done: int = 0, unit: str = "updates", is_shown: bool = True
+        self,
+        total: int,
+        *,
+        done: int = 0,
+        unit: str = "updates",
+        is_shown: bool = True,
+        figures: Mapping[str, str] | None = None,
     ) -> None:
         self._console = Console(stderr=True, quiet=not is_shown)
         self._total, self._done, self._unit = total, done, unit
         self._begun, self._begun_at = done, time.perf_counter()
+        self._figures = dict(figures or {})
+        self._metrics: dict[str, float] = {}
         self._bar: Progress | None = None
+        self._live: Live | None = None
         if is_shown and self._console.is_terminal:
-            self._bar = Progress(
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeElapsedColumn(),
-                TextColumn("ETA"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[losses]}"),
-                console=self._console,
-                transient=True,
-            )
+            self._bar = self._make_bar()
             self._task = self._bar.add_task("", total=total, completed=done, losses="", rate="")
-            self._bar.start()
+            # The table and the bar are one picture, drawn a few times a second.
+            self._live = Live(get_renderable=self._picture, console=self._console, transient=True)
+            self._live.start()
+
+    def _make_bar(self) -> Progress:
+        columns = [
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+        ]
+        if not self._figures:
+            columns.append(TextColumn("{task.fields[losses]}"))
+        return Progress(*columns, console=self._console)
+
+    def _picture(self) -> Group:
+        assert self._bar is not None
+        return Group(self._table(), self._bar) if self._figures else Group(self._bar)
+
+    def _table(self) -> Table:
+        figures = [(self._unit, f"{self._done:,} / {self._total:,}")]
+        figures.append((f"{self._unit}/s", f"{self._speed():,.0f}"))
+        figures += [
+            (caption, f"{self._metrics[name]:,.4g}")
+            for caption, name in self._figures.items()
+            if name in self._metrics
+        ]
+        table = Table.grid(padding=(0, 2))
+        for start in range(0, len(figures), _FIGURES_PER_ROW):
+            row = figures[start : start + _FIGURES_PER_ROW]
+            table.add_row(*[cell for name, value in row for cell in (f"[dim]{name}", value)])
+        return table
 
     def note(self, text: str) -> None:
         """Shows a remark, above the bar."""
@@ -71,6 +109,8 @@ class Display:
     def epoch(self, epoch: int, num_epochs: int | None, metrics: Metrics) -> None:
         """Shows the metrics of an epoch that has ended."""
         losses = shown_metrics(metrics)
+        # Replaced and not changed: another thread may be drawing. Evaluations are not in each.
+        self._metrics = {**self._metrics, **metrics}
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, losses=losses, rate=self._rate())
             return
@@ -87,10 +127,10 @@ class Display:
         self._begun_at += seconds
 
     def close(self) -> None:
-        """Takes the bar away."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        """Takes table and bar away."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = self._bar = None
 
     def _speed(self) -> float:
         return (self._done - self._begun) / max(time.perf_counter() - self._begun_at, 1e-9)

@@ -47,7 +47,7 @@ def _add(name, **settings):
 
 for _trouble in ("nan", "shape", "reward", "raise", "slow"):
     _add(_trouble.title(), trouble=_trouble)
-for _trouble in ("shape", "raise"):
+for _trouble in ("shape", "raise", "nan"):
     _add(f"{_trouble.title()}Late", trouble=_trouble, length=8)
 _add("Good")
 _add("Wide", observation_space=spaces.Box(-1.0, 1.0, (5,), np.float32))

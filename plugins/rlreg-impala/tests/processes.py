@@ -6,8 +6,11 @@ import os
 import time
 from pathlib import Path
 
+LONG_S = 120
+"""How long what must happen may take: no test measures it, it only keeps one from hanging."""
 
-def wait_until(condition, seconds=10):
+
+def wait_until(condition, seconds=LONG_S):
     """Whether a condition comes true in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

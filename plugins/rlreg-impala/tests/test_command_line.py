@@ -88,7 +88,7 @@ def test_an_environment_that_goes_wrong_names_actor_environment_and_step(
         *(["--set", "engine.max_restarts=0"] if engine == "process" else []),
     )  # fmt: skip
     assert code == 2
-    assert message in error
+    assert message in error, error
     assert no_half_written_file(rlreg.folder)
 
 
@@ -110,6 +110,14 @@ def test_a_size_out_of_range_names_the_field(rlreg):
     code, error = train(rlreg, "--env", "CartPole-v1", "--set", "n_rollout_steps=0")
     assert code == 2
     assert "n_rollout_steps" in error
+
+
+def test_layers_that_act_differently_in_training_are_refused_before_anything_starts(rlreg):
+    rate = "actor_encoder_factory.dropout_rate=0.1"
+    code, error = train(rlreg, "--env", "CartPole-v1", "--set", rate)
+    assert code == 2
+    assert "actor_encoder_factory.dropout_rate = 0.1: IMPALA takes no dropout" in error
+    assert not rlreg.folder.exists()
 
 
 def test_a_checkpoint_of_another_environment_is_refused(rlreg):
@@ -235,9 +243,10 @@ def test_a_signal_is_heard_in_the_middle_of_a_slow_update(tmp_path):
     [
         ("Shape", "observation: expected shape [B, 3], got"),
         ("Raise", "step 7: the environment raised ValueError: the floor is gone"),
+        ("Nan", "observations: NaN or inf in"),
     ],
 )
 def test_an_environment_that_goes_wrong_in_an_evaluation_is_bad_input(rlreg, env, message):
     code, error = train(rlreg, "--steps", "100", "--env", f"bad_envs:{env}Late-v0")
     assert code == 2
-    assert message in error
+    assert message in error, error

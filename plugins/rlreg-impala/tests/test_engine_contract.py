@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import rollout_helpers as helpers
 from gymnasium.vector import AutoresetMode
+from processes import LONG_S, wait_until
 
 from rlreg.errors import (
     CheckpointError,
@@ -143,6 +144,17 @@ def test_every_actor_gets_new_weights(name):
         versions = [f["version"] for f in fragments if f["actor_id"] == actor]
         assert versions == sorted(versions)
         assert versions[-1] > 30
+
+
+def test_fragments_that_wait_are_counted(name):
+    with running(name, num_actors=2, num_slots=4) as engine:
+        engine.publish(0, helpers.zero_weights(SPEC))
+        if name != "sequential":  # which makes them when they are asked for
+            assert wait_until(lambda: engine.health() and engine.num_waiting() == 4)
+        engine.release(engine.collect(1, timeout=LONG_S))
+        held = engine.collect(4, timeout=LONG_S)
+        assert engine.num_waiting() == 0
+        engine.release(held)
 
 
 def test_nothing_is_made_beyond_the_free_slots(name):

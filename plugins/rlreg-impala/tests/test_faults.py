@@ -6,19 +6,24 @@ import functools
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import textwrap
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 import rollout_helpers as helpers
+from processes import LONG_S, wait_until
 
 from rlreg.errors import ConfigError, EnvironmentSpecError, RolloutError
+from rlreg_impala.engines.members import Member
 from rlreg_impala.engines.process import ProcessEngine
+from rlreg_impala.progress import new_progress
 
 pytestmark = pytest.mark.alone
 
@@ -41,7 +46,7 @@ def turn(engine, count=1):
     """Collects and releases fragments, as a learner does; returns them."""
     result = []
     for _ in range(count):
-        fragments = engine.collect(1, timeout=60)
+        fragments = engine.collect(1, timeout=LONG_S)
         assert fragments
         result += [helpers.copied(fragment) for fragment in fragments]
         engine.release(fragments)
@@ -56,13 +61,11 @@ def is_running(pid):
     return state != "Z"
 
 
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
+def seconds_to_stop(engine):
+    """Seconds that `stop` takes."""
+    started = time.monotonic()
+    engine.stop()
+    return time.monotonic() - started
 
 
 # ------------------------------------------------------------------------------ for good, at once
@@ -123,9 +126,9 @@ def test_an_actor_that_fails_once_is_replaced_and_nothing_is_lost(trouble, messa
         assert own == list(range(len(own)))
 
 
-def until_new_life(engine, seconds=20):
+def until_new_life(engine):
     """Goes on until an actor that was replaced hands over its first fragment."""
-    fragments, deadline = [], time.monotonic() + seconds
+    fragments, deadline = [], time.monotonic() + LONG_S
     while time.monotonic() < deadline:
         fragments += turn(engine)
         first = fragments[-1]["observations"][0]
@@ -153,12 +156,20 @@ def test_an_actor_that_always_fails_stops_the_run_soon():
     def make():
         return helpers.TroubleEnv(helpers.exit_at_once, at=2)
 
-    started = time.monotonic()
     with running(make, num_actors=1, max_restarts=3) as engine:
         with pytest.raises(RolloutError, match=r"restarted 3 times, max_restarts = 3"):
             turn(engine, 10)
         assert engine.health()[0].restarts == 3
-    assert time.monotonic() - started < 10
+
+
+def test_the_delays_between_two_lives_grow_and_stay_short():
+    member, delays = Member(0, new_progress()), []
+    for _ in range(10):
+        before = time.monotonic()
+        member.schedule_restart()
+        delays.append(member.restart_at - before)
+    assert delays[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8], abs=0.05)
+    assert max(delays) < 6
 
 
 def test_bad_input_is_not_tried_again():
@@ -203,7 +214,7 @@ def test_a_killed_actor_is_replaced_and_its_slots_come_back():
         assert [status.restarts for status in statuses] == [3, 0]
         assert "SIGKILL" in statuses[0].error
         # Every slot is in circulation again.
-        assert len(engine.collect(4, timeout=60)) == 4
+        assert len(engine.collect(4, timeout=LONG_S)) == 4
 
 
 def test_what_a_dead_actor_had_finished_is_not_lost():
@@ -211,7 +222,7 @@ def test_what_a_dead_actor_had_finished_is_not_lost():
         assert wait_until(lambda: engine.health()[0].state == "idle" and
                           engine.health()[0].step == 20)  # fmt: skip
         os.kill(engine.health()[0].pid, signal.SIGKILL)
-        fragments = engine.collect(4, timeout=60)
+        fragments = engine.collect(4, timeout=LONG_S)
         assert [fragment.sequence for fragment in fragments] == [0, 1, 2, 3]
         engine.release(fragments)
         with pytest.raises(RolloutError, match="SIGKILL"):
@@ -230,14 +241,14 @@ def test_ctrl_c_and_sigterm_of_the_whole_group_leave_actors_to_the_learner():
 
 
 def test_a_stopped_actor_counts_as_hung_and_is_replaced():
-    with running(helpers.CountingEnv, actor_timeout=0.6) as engine:
+    with running(helpers.CountingEnv, actor_timeout=2.0) as engine:
         turn(engine, 6)
         pid = engine.health()[0].pid
         os.kill(pid, signal.SIGSTOP)
         assert wait_until(lambda: turn(engine) and engine.health()[0].restarts == 1)
         assert not is_running(pid)
         assert re.search(
-            r"actor 0 made no step for 0.6 s: environment \d, step \d+", engine.health()[0].error
+            r"actor 0 made no step for 2 s: environment \d, step \d+", engine.health()[0].error
         )
         turn(engine, 10)
 
@@ -256,29 +267,52 @@ def test_a_step_that_never_returns_names_environment_and_step():
 def test_slow_environments_and_slow_learners_are_not_hung():
     class Slow(helpers.CountingEnv):
         def step(self, action):
-            time.sleep(0.02)
+            time.sleep(0.2)
             return super().step(action)
 
-    # A fragment takes 0.3 s in steps of 0.02 s; the timeout is for steps.
-    with running(Slow, actor_timeout=0.2, max_restarts=0) as engine:
-        turn(engine, 4)
-        held = engine.collect(2, timeout=60)
-        time.sleep(1.0)  # all slots full: the actors wait for the learner
+    # A fragment takes 3 s in steps of 0.2 s; the timeout is for steps.
+    with running(Slow, actor_timeout=1.5, max_restarts=0, num_slots=2) as engine:
+        held = engine.collect(2, timeout=LONG_S)
+        time.sleep(2.0)  # all slots full: the actors wait for the learner
         engine.release(held)
-        turn(engine, 4)
+        turn(engine, 2)
         assert [status.restarts for status in engine.health()] == [0, 0]
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the scheduler of Linux is needed")
+def test_an_actor_that_gets_no_core_is_not_hung():
+    """A machine with too much to do: the actor wants to go on and others have the cores."""
+
+    def starve():
+        pin = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        hog = subprocess.Popen([sys.executable, "-c", pin + "while True: pass"])
+        exec(pin)
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        until = time.process_time() + 0.02
+        while time.process_time() < until:  # with a 300th of a core
+            pass
+        hog.kill()
+        hog.wait()
+
+    def make():
+        return helpers.TroubleEnv(starve, at=7)
+
+    with running(make, num_actors=1, num_envs=1, actor_timeout=1.0, max_restarts=0) as engine:
+        began = time.monotonic()
+        turn(engine, 4)
+        assert time.monotonic() - began > 1.5  # else it got its core after all
 
 
 def test_a_pause_of_the_whole_program_is_no_hang():
     """Ctrl-Z stops learner and actors; after `fg` nobody has moved, and nobody hangs."""
-    with running(helpers.CountingEnv, actor_timeout=2.0, max_restarts=0, num_slots=2) as engine:
-        held = engine.collect(2, timeout=60)
+    with running(helpers.CountingEnv, actor_timeout=4.0, max_restarts=0, num_slots=2) as engine:
+        held = engine.collect(2, timeout=LONG_S)
         pids = [status.pid for status in engine.health()]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         engine.release(held)
         assert engine.collect(2, timeout=0.2) == []
-        time.sleep(3.0)  # the learner is stopped as well
+        time.sleep(5.0)  # the learner is stopped as well
         assert engine.collect(2, timeout=0.01) == []
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
@@ -288,15 +322,18 @@ def test_a_pause_of_the_whole_program_is_no_hang():
 # ------------------------------------------------------------------------------ the learner's end
 
 
+@contextmanager
 def script(tmp_path, body, *, guard=True):
-    """Starts a learner of its own that prints the pids of its actors."""
+    """Runs a learner of its own that prints the pids of its actors."""
     indent = "    " if guard else ""
     text = f"""
-import os, sys, time
+import os, signal, sys, time
 sys.path.insert(0, {str(TESTS)!r})
 import rollout_helpers as helpers
 from rlreg_impala.engines.process import ProcessEngine
 
+# A shell that starts the tests in the background turns Ctrl-C off for all of them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 SPEC = helpers.tiny_spec(helpers.CountingEnv())
 
 def run():
@@ -312,42 +349,34 @@ def run():
 """
     path = tmp_path / "learner.py"
     path.write_text(text)
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-
-
-def children_of_session(session):
-    found = []
-    for entry in Path("/proc").iterdir():
+    ) as learner:
         try:
-            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-        except (OSError, IndexError):
-            continue
-        if fields[3] == str(session) and fields[0] != "Z":
-            found.append(int(entry.name))
-    return found
+            yield learner
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(learner.pid, signal.SIGKILL)
 
 
-def shared_files():
-    return set(os.listdir("/dev/shm"))
+def all_have_ended(learner):
+    """Whether learner and actors end, without anybody's help."""
+    return wait_until(lambda: processes.of_session(learner.pid) == [])
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_learner_leaves_no_process_and_no_memory(tmp_path, how):
-    before = shared_files()
-    learner = script(tmp_path, "engine = run()\ntime.sleep(60)")
-    pids = [int(word) for word in learner.stdout.readline().split()]
-    assert all(is_running(pid) for pid in pids)
-    learner.send_signal(how)
-    learner.wait(10)
-    assert wait_until(lambda: not children_of_session(learner.pid))
-    assert shared_files() <= before
-    learner.communicate()
+    before = processes.shared_files()
+    with script(tmp_path, "engine = run()\ntime.sleep(600)") as learner:
+        pids = [int(word) for word in learner.stdout.readline().split()]
+        assert all(is_running(pid) for pid in pids)
+        learner.send_signal(how)
+        assert all_have_ended(learner)
+    assert processes.shared_files() <= before
 
 
 def test_a_killed_learner_takes_an_actor_that_never_returns_with_it(tmp_path):
@@ -358,23 +387,21 @@ def test_a_killed_learner_takes_an_actor_that_never_returns_with_it(tmp_path):
     while engine.health()[0].step < 1:
         time.sleep(0.05)
     print("ready", flush=True)
-    time.sleep(60)
+    time.sleep(600)
     """
-    learner = script(tmp_path, body)
-    assert learner.stdout.readline() == "ready\n"
-    learner.kill()
-    learner.wait(10)
-    assert wait_until(lambda: not children_of_session(learner.pid))
-    learner.communicate()
+    with script(tmp_path, body) as learner:
+        assert learner.stdout.readline() == "ready\n"
+        learner.kill()
+        assert all_have_ended(learner)
 
 
 def test_an_exception_in_the_learner_ends_everything(tmp_path):
-    learner = script(tmp_path, "engine = run()\nraise ValueError('oops')")
-    _, stderr = learner.communicate(timeout=20)
+    with script(tmp_path, "engine = run()\nraise ValueError('oops')") as learner:
+        _, stderr = learner.communicate(timeout=LONG_S)
+        assert all_have_ended(learner)
     assert learner.returncode == 1
     assert "oops" in stderr
     assert "leaked" not in stderr
-    assert wait_until(lambda: not children_of_session(learner.pid))
 
 
 @pytest.mark.parametrize("sends_to", ["learner", "group"])
@@ -382,6 +409,7 @@ def test_ctrl_c_ends_everything_quietly(tmp_path, sends_to):
     body = """
     engine = run()
     try:
+        print("inside", flush=True)
         while True:
             engine.release(engine.collect(1))
     except KeyboardInterrupt:
@@ -389,38 +417,40 @@ def test_ctrl_c_ends_everything_quietly(tmp_path, sends_to):
     finally:
         engine.stop()
     """
-    learner = script(tmp_path, body)
-    assert learner.stdout.readline()
-    time.sleep(0.5)  # until it is inside the try
-    (os.killpg if sends_to == "group" else os.kill)(learner.pid, signal.SIGINT)
-    _, stderr = learner.communicate(timeout=10)
+    with script(tmp_path, body) as learner:
+        assert learner.stdout.readline()
+        assert learner.stdout.readline() == "inside\n"
+        (os.killpg if sends_to == "group" else os.kill)(learner.pid, signal.SIGINT)
+        _, stderr = learner.communicate(timeout=LONG_S)
+        assert all_have_ended(learner)
     assert learner.returncode == 0
     assert stderr == ""
-    assert wait_until(lambda: not children_of_session(learner.pid))
 
 
 def test_a_script_without_a_main_guard_gets_a_readable_error(tmp_path):
-    learner = script(tmp_path, "engine = run()", guard=False)
-    _, stderr = learner.communicate(timeout=60)
+    with script(tmp_path, "engine = run()", guard=False) as learner:
+        _, stderr = learner.communicate(timeout=LONG_S)
+        assert all_have_ended(learner)
     assert learner.returncode == 1
     assert "if __name__ == '__main__':" in stderr
-    assert wait_until(lambda: not children_of_session(learner.pid))
 
 
 def test_stop_with_a_full_queue_takes_no_time():
+    took = []
     for _ in range(20):
         with running(helpers.CountingEnv) as engine:
             assert wait_until(lambda e=engine: all(s.step == 10 for s in e.health()))
-            started = time.monotonic()
-            engine.stop()
-            assert time.monotonic() - started < 2
+            took.append(seconds_to_stop(engine))
+    # Whoever has the cores may delay one or two of them; a join that hangs delays each.
+    assert statistics.median(took) < 2
+    assert max(took) < 20
 
 
 @pytest.mark.parametrize("trouble", ["stopped", "hung", "starting"])
 def test_stop_does_not_wait_for_an_actor_that_cannot_hear(trouble):
     def make():
         if trouble == "starting":
-            time.sleep(60)
+            time.sleep(600)
         return helpers.TroubleEnv(helpers.sleep_for_ever, at=2 if trouble == "hung" else 10**6)
 
     with running(make) as engine:
@@ -429,9 +459,7 @@ def test_stop_does_not_wait_for_an_actor_that_cannot_hear(trouble):
             assert wait_until(lambda: all(status.step >= 1 for status in engine.health()))
         if trouble == "stopped":
             os.kill(pids[0], signal.SIGSTOP)
-        started = time.monotonic()
-        engine.stop()
-        assert time.monotonic() - started < 2
+        assert seconds_to_stop(engine) < 20  # the actors would sleep for ten minutes and more
         assert not any(is_running(pid) for pid in pids)
 
 

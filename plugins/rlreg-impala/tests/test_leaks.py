@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import rollout_helpers as helpers
+from processes import LONG_S
 
 from rlreg_impala.engines.process import ProcessEngine
 
@@ -47,7 +48,7 @@ def resident_kib(pid="self"):
 def turns(engine, count, version):
     weights = helpers.zero_weights(SPEC)
     for _ in range(count):
-        fragments = engine.collect(1, timeout=60)
+        fragments = engine.collect(1, timeout=LONG_S)
         version += 1
         engine.publish(version, weights)
         engine.release(fragments)
@@ -117,7 +118,7 @@ def test_restarts_leave_no_descriptors(tmp_path):
         for _ in range(3):
             os.kill(engine.health()[0].pid, 9)
             restarts = engine.health()[0].restarts
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + LONG_S
             while time.monotonic() < deadline:
                 version = turns(engine, 1, version)
                 status = engine.health()[0]
@@ -158,6 +159,6 @@ if __name__ == "__main__":
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
     done = subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, timeout=60, preexec_fn=limit
+        [sys.executable, path], capture_output=True, text=True, timeout=LONG_S, preexec_fn=limit
     )
     assert (done.returncode, done.stderr) == (0, "")

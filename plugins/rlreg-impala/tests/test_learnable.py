@@ -229,22 +229,3 @@ def test_cartpole_is_learned_on_four_of_five_seeds():
         epochs = made.trainer(CARTPOLE, n_steps=150_000, engine={"type": "sequential"})
         reached += any(row.get("episode/return_mean", 0) >= 450 for _, row in epochs)
     assert reached >= 4
-
-
-@pytest.mark.slow
-def test_pendulum_improves_with_the_preset_for_continuous_actions():
-    from rlreg_impala.presets import PRESETS
-
-    (preset,) = [p for p in PRESETS if p.id == "impala/continuous"]
-    settings = {
-        path.removeprefix("learnable."): value
-        for path, value in preset.settings.items()
-        if path.startswith("learnable.")
-    }
-    made = rlreg.create("impala", device="cpu", seed=0, **settings)
-    engine = {"type": "sequential", "num_envs": preset.settings["engine.num_envs"]}
-    made.build_with_factory(lambda: gym.make("Pendulum-v1"))
-    before = made.evaluate("Pendulum-v1", 20).mean_return
-    made.train("Pendulum-v1", n_steps=300_000, engine=engine)
-    after = made.evaluate("Pendulum-v1", 20).mean_return
-    assert after > before + 250

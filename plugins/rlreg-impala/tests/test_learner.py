@@ -10,8 +10,7 @@ from learner_helpers import config, fragment, model_for
 
 from rlreg.errors import ConfigError, NonFiniteError, RolloutError
 from rlreg_impala.batches import FragmentBatch
-from rlreg_impala.learner import Learner, Progress
-from rlreg_impala.trainer import make_learner
+from rlreg_impala.learner import Learner, Progress, make_learner
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 CPU = torch.device("cpu")
@@ -287,7 +286,7 @@ def test_fragments_of_unequal_length_are_refused():
 
 
 def test_dropout_draws_from_a_stream_of_its_own():
-    settings = {"actor_encoder_factory": {"type": "vector", "dropout_rate": 0.5}}
+    settings = {"critic_encoder_factory": {"type": "vector", "dropout_rate": 0.5}}
     found = []
     for outer in (1, 2):
         torch.manual_seed(outer)
@@ -302,7 +301,7 @@ def test_dropout_draws_from_a_stream_of_its_own():
         for _ in range(3):
             learner.update(batch_of(fragment(model)))
         assert torch.equal(torch.get_rng_state(), state)
-        found.append(model.policy.head.linear.weight.detach().clone())
+        found.append(model.critic.linear.weight.detach().clone())
     assert torch.equal(*found)
 
 

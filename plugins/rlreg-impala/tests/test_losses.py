@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from rlreg.errors import ShapeError
-from rlreg_impala.losses import clip_rewards, effective_sample_size, impala_losses
+from rlreg_impala.losses import (
+    clip_rewards,
+    effective_sample_size,
+    impala_losses,
+    kl_divergence,
+)
 
 COEFFICIENTS = {"policy_loss_coef": 2.0, "value_loss_coef": 0.5, "entropy_coef": 0.1}
 
@@ -114,3 +119,22 @@ def test_effective_sample_size():
     found = effective_sample_size(torch.cat([rhos.log(), torch.ones(1)])[:, None], mask)
     assert found.item() == pytest.approx(expected.item())
     assert effective_sample_size(torch.zeros(4, 1), ~everything).item() == 0.0
+
+
+def test_kl_divergence_is_that_of_the_two_policies():
+    behaviour = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    target = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    exact = (behaviour * (behaviour / target).log()).sum()
+    # Each action as often as the behaviour policy draws it.
+    actions = torch.repeat_interleave(torch.arange(3), torch.tensor([50, 30, 20]))[:, None]
+    log_rhos = (target / behaviour).log()[actions]
+    everything = torch.ones(100, 1, dtype=torch.bool)
+    assert kl_divergence(log_rhos, everything).item() == pytest.approx(exact.item())
+    assert kl_divergence(torch.zeros(4, 1), torch.ones(4, 1, dtype=torch.bool)).item() == 0.0
+
+
+def test_kl_divergence_leaves_out_rows_that_are_no_transition():
+    log_rhos = torch.tensor([[0.5], [-math.inf], [math.inf]])
+    mask = torch.tensor([[True], [False], [False]])
+    assert kl_divergence(log_rhos, mask).item() == pytest.approx(math.exp(0.5) - 1.5)
+    assert kl_divergence(log_rhos, torch.zeros_like(mask)).item() == 0.0

@@ -123,6 +123,19 @@ def test_an_actor_that_always_fails_stops_the_run(two_nodes, engine_class, troub
 
 
 @pytest.mark.ray
+def test_deterministic_mode_replaces_nobody(two_nodes, engine_class):
+    engine = engine_class(helpers.small_spec(deterministic=True))
+    try:
+        make = functools.partial(helpers.TroubleEnv, helpers.exit_at_once, 7)
+        engine.start(SPEC, make, helpers.SEED)
+        with pytest.raises(RolloutError, match="in deterministic mode an actor cannot be replaced"):
+            helpers.collect_all(engine, SPEC, 10)
+        assert engine.health()[0].restarts == 0
+    finally:
+        engine.stop()
+
+
+@pytest.mark.ray
 def test_the_object_store_does_not_fill(two_nodes, engine_class):
     import ray
 

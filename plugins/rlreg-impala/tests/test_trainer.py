@@ -24,6 +24,7 @@ from rlreg import RolloutEngineFactory
 from rlreg.errors import CheckpointError, ConfigError, EnvironmentSpecError, RolloutError
 from rlreg.open_union import validate
 from rlreg_impala.ledger import Ledger
+from rlreg_impala.metrics import MAZE_NAMES
 from rlreg_impala.rollouts import ActorStatus, EngineSpec, RolloutEngine
 from rlreg_impala.selection import BestModelSelection
 from rlreg_impala.trainer import MultiStepIMPALA
@@ -148,7 +149,7 @@ def test_a_task_that_needs_memory_is_solved_with_it_and_not_without(core, solved
 
 def test_sampled_is_trained_and_masked_and_discarded():
     trainer, made = scripted({"actors_batch_size": 2}, lags=[0, 0, 5])
-    trainer.max_lag = 2
+    trainer.intake.max_lag = 2
     trainer.train(2, 10, True, 0, None)
     row = trainer.history[-1]
     assert row["rows/sampled"] == 6 * made.count
@@ -187,6 +188,21 @@ def test_the_law_catches_a_wrong_count():
     ledger.trained += 1
     with pytest.raises(RolloutError, match="sampled 12 rows, but trained 12"):
         ledger.check(masked=1)
+
+
+def test_training_ends_where_the_law_is_broken():
+    """The learner claims one transition that no fragment had."""
+    trainer, made = scripted()
+    update = trainer.learner.update
+
+    def claim_one_more(batch):
+        metrics = update(batch)
+        return metrics | {"update/transitions": metrics["update/transitions"] + 1}
+
+    trainer.learner.update = claim_one_more
+    with pytest.raises(RolloutError, match=r"sampled 6 rows, but trained 6 .* in flight 0 = 6"):
+        trainer.train(1, 1, True, 0, None)
+    assert made.calls[-1] == "stop"
 
 
 def test_weights_are_published_before_slots_are_released():
@@ -410,7 +426,7 @@ def test_ten_and_ten_epochs_are_twenty(core):
     settings = {
         "core": core, "core_size": 4, "observation_normalization": "running",
         "entropy_coef_final": 0.0, "critic_burn_in_epochs": 2,
-        "actor_encoder_factory": {"type": "vector", "hidden_units": [8], "dropout_rate": 0.1},
+        "critic_encoder_factory": {"type": "vector", "hidden_units": [8], "dropout_rate": 0.1},
     }  # fmt: skip
 
     def make():
@@ -516,6 +532,7 @@ def test_metrics_have_mazes_names_as_aliases():
     trainer = trainer_for()
     trainer.train(1, 3, True, 1, None)
     row = trainer.history[-1]
+    assert {name.removeprefix("maze/") for name in row if "maze/" in name} >= set(MAZE_NAMES)
     assert row["maze/policy_loss"] == row["loss/policy"]
     assert row["maze/critic_value_loss"] == row["loss/value"]
     assert 0 < row["maze/time_backprob_percent"] < 100

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlreg.runtime.spaces import FlatteningPlan
 
-from .rollouts import ActingPolicy, EngineSpec, Fragment, PolicySpec
+from .rollouts import ActingPolicy, EngineSpec, Fragment, FragmentArrays, PolicySpec
 
 # Every array begins on a cache line, so that two actors never write to the same one.
 _ALIGNMENT = 64
@@ -47,7 +47,7 @@ class FragmentLayout:
         rows: tuple[int, ...] = (T, N)
         # At worst every row ends an episode. Memory that is never touched costs nothing.
         most = T * N
-        fields: list[tuple[str, tuple[int, ...], Any]] = [
+        shapes: list[tuple[str, tuple[int, ...], Any]] = [
             ("header", (len(HEADER),), np.int64),
             ("seconds", (1,), np.float64),
             ("observations", (T + 1, N, *plan.shape), plan.dtype),
@@ -64,7 +64,7 @@ class FragmentLayout:
             ("episode_returns", (most,), np.float64),
             ("episode_lengths", (most,), np.int64),
         ]
-        named = tuple((name, shape, np.dtype(dtype).str) for name, shape, dtype in fields)
+        named = tuple((name, shape, np.dtype(dtype).str) for name, shape, dtype in shapes)
         return cls(named, policy.num_weights)
 
     def num_bytes(self, num_slots: int) -> int:
@@ -92,52 +92,43 @@ def _padded(num_slots: int, shape: tuple[int, ...], dtype: str) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FragmentBuffers:
+ARRAYS = tuple(field.name for field in fields(FragmentArrays))
+"""Names of the arrays that a fragment has."""
+
+LISTS_OF_FINALS = ("final_rows", "final_observations")
+LISTS_OF_EPISODES = ("episode_returns", "episode_lengths")
+"""Arrays with room for one entry per row, and the ``header`` says how many there are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class FragmentBuffers(FragmentArrays):
     """The arrays of one slot, to be filled by an actor and read by the learner.
 
-    See :class:`Fragment` for what they mean; ``final_*`` and ``episode_*`` have room for one entry
-    per row, and ``header`` says how many there are.
+    Attributes:
+        header: The integers of :data:`HEADER`.
+        seconds: Time the actor spent on it, ``[1]``.
     """
 
     header: NDArray[np.int64]
     seconds: NDArray[np.float64]
-    observations: NDArray[Any]
-    actions: NDArray[Any]
-    log_probs: NDArray[np.float32]
-    rewards: NDArray[np.float32]
-    terminations: NDArray[np.bool_]
-    truncations: NDArray[np.bool_]
-    resets: NDArray[np.bool_]
-    starts: NDArray[np.bool_]
-    core_state: NDArray[np.float32]
-    final_rows: NDArray[np.int64]
-    final_observations: NDArray[Any]
-    episode_returns: NDArray[np.float64]
-    episode_lengths: NDArray[np.int64]
 
     @classmethod
     def slot(cls, arrays: Mapping[str, NDArray[Any]], index: int) -> FragmentBuffers:
         """Views one slot of the arrays of a layout."""
         return cls(**{name: array[index] for name, array in arrays.items()})
 
+    def trimmed(self) -> dict[str, NDArray[Any]]:
+        """Views the arrays of the fragment, without the room that lists did not need."""
+        num_final, num_episodes = self.header[3:].tolist()
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        arrays |= {name: arrays[name][:num_final] for name in LISTS_OF_FINALS}
+        return arrays | {name: arrays[name][:num_episodes] for name in LISTS_OF_EPISODES}
+
     def fragment(self, handle: Any) -> Fragment:
         """Views the slot as what the learner is given."""
-        actor_id, version, sequence, num_final, num_episodes = self.header.tolist()
+        actor_id, version, sequence = self.header[:3].tolist()
         return Fragment(
-            observations=self.observations,
-            actions=self.actions,
-            log_probs=self.log_probs,
-            rewards=self.rewards,
-            terminations=self.terminations,
-            truncations=self.truncations,
-            resets=self.resets,
-            starts=self.starts,
-            core_state=self.core_state,
-            final_rows=self.final_rows[:num_final],
-            final_observations=self.final_observations[:num_final],
-            episode_returns=self.episode_returns[:num_episodes],
-            episode_lengths=self.episode_lengths[:num_episodes],
+            **self.trimmed(),
             actor_id=actor_id,
             version=version,
             sequence=sequence,

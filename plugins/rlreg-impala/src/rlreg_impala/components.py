@@ -172,22 +172,27 @@ class SequentialEngineConfig(RolloutEngineFactory):
         return SequentialEngine(spec)
 
 
-class ProcessEngineConfig(RolloutEngineFactory):
-    """Collects in processes on this machine, which write into shared memory."""
+class ConcurrentEngineConfig(RolloutEngineFactory):
+    """What the engines have in common whose actors go on while the learner works."""
 
-    type: Literal["process"] = "process"
     num_actors: int = _NUM_ACTORS
     num_envs: int = _NUM_ENVS
     queue_out_of_sync_factor: float = _QUEUE
     max_lag: Lag | None = _MAX_LAG
     max_restarts: int = _MAX_RESTARTS
     actor_timeout: float = _ACTOR_TIMEOUT
+    deterministic: bool = _DETERMINISTIC
+
+
+class ProcessEngineConfig(ConcurrentEngineConfig):
+    """Collects in processes on this machine, which write into shared memory."""
+
+    type: Literal["process"] = "process"
     start_method: Literal["forkserver", "spawn"] = Field(
         "forkserver",
         description="How processes start; fork is not offered, it hangs after torch has run. "
         "Default: Maze, forkserver.",
     )
-    deterministic: bool = _DETERMINISTIC
 
     def create(self, spec: EngineSpec) -> RolloutEngine:
         """Builds the engine; no process runs before its ``start``."""
@@ -196,17 +201,10 @@ class ProcessEngineConfig(RolloutEngineFactory):
         return ProcessEngine(spec)
 
 
-class RayEngineConfig(RolloutEngineFactory):
+class RayEngineConfig(ConcurrentEngineConfig):
     """Collects in actors of a Ray cluster, for runs that outgrow one machine."""
 
     type: Literal["ray"] = "ray"
-    num_actors: int = _NUM_ACTORS
-    num_envs: int = _NUM_ENVS
-    queue_out_of_sync_factor: float = _QUEUE
-    max_lag: Lag | None = _MAX_LAG
-    max_restarts: int = _MAX_RESTARTS
-    actor_timeout: float = _ACTOR_TIMEOUT
-    deterministic: bool = _DETERMINISTIC
     address: str | None = Field(
         None,
         max_length=500,

@@ -174,7 +174,8 @@ class IMPALAConfig(LearnableConfig):
     )
     actor_encoder_factory: EncoderFactory = make_encoder_field(
         _ENCODER,
-        description=f"Network from observations to the policy's features. Default: {_PROBE}.",
+        description="Network from observations to the policy's features, without batch "
+        f"normalisation and dropout: actors run it in evaluation mode. Default: {_PROBE}.",
     )
     critic_encoder_factory: EncoderFactory | None = make_encoder_field(
         _ENCODER,
@@ -194,7 +195,8 @@ class IMPALAConfig(LearnableConfig):
         ge=-10,
         le=2,
         description="Log of the standard deviation that continuous actions start with, in units of "
-        "half the action range. Default: ours, 0.",
+        "half the action range; means go through tanh where the range is bounded. "
+        "Default: ours, 0.",
     )
     optim_factory: Annotated[OptimizerFactory, Search(choices=("adam", "rmsprop_tf"))] = (
         make_optimizer_field(description="How parameters follow gradients. Default: Maze, Adam.")
@@ -206,9 +208,15 @@ class IMPALAConfig(LearnableConfig):
     )
 
     def create(self, device: DeviceLike = "auto") -> IMPALA:
-        """Builds the learnable; networks are made when it first sees an environment."""
-        from .learnable import IMPALA
+        """Builds the learnable; networks are made when it first sees an environment.
 
+        Raises:
+            ConfigError: If an encoder has layers that act differently in training.
+        """
+        from .learnable import IMPALA
+        from .modes import require_plain_encoders
+
+        require_plain_encoders(self)
         return IMPALA(self, device)
 
 

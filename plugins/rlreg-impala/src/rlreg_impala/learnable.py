@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,11 +21,11 @@ from rlreg.runtime.spaces import ActionPlan, FlatteningPlan, Space
 from . import heads
 from .actions import ActionCodec
 from .config import IMPALAConfig, default_engine
-from .learner import Learner
+from .learner import Learner, make_learner
 from .metrics import with_aliases
 from .model import TorchActorCritic
 from .player import Player
-from .trainer import MultiStepIMPALA, make_learner
+from .trainer import MultiStepIMPALA
 
 if TYPE_CHECKING:
     from rlreg.config import DeviceLike
@@ -41,6 +41,15 @@ class IMPALA(OnlineLearnable):
         session: The trainer while training goes on, and the last one afterwards.
     """
 
+    live_metrics: ClassVar[Mapping[str, str]] = {
+        **OnlineLearnable.live_metrics,
+        "policy lag": "queue/policy_lag",
+        "fragments waiting": "queue/waiting",
+        "actors replaced": "actors/restarts",
+        "policy loss": "loss/policy",
+        "value loss": "loss/value",
+        "entropy": "loss/entropy",
+    }
     config: IMPALAConfig
     model: TorchActorCritic
     optimizer: torch.optim.Optimizer

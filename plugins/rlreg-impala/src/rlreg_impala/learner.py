@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlreg.errors import ConfigError, NonFiniteError
 from rlreg.runtime.optimizers import Steppable
@@ -19,8 +18,10 @@ from rlreg.runtime.optimizers import Steppable
 from .batches import FragmentBatch
 from .config import IMPALAConfig
 from .heads import log_prob_and_entropy
-from .losses import Losses, clip_rewards, effective_sample_size, impala_losses
+from .losses import Losses, clip_rewards, impala_losses
 from .model import TorchActorCritic, Unroll
+from .modes import require_one_mode
+from .readings import Clock, grad_norm, read_update, require_finite
 from .vtrace import VTraceReturns, vtrace
 
 NoiseStream = Callable[[], AbstractContextManager[None]]
@@ -87,6 +88,10 @@ class Learner:
 
     Attributes:
         progress: Counters; the schedules follow them.
+
+    Raises:
+        ConfigError: If there are two learning-rate schedules, or the policy acts differently in
+            training.
     """
 
     def __init__(
@@ -97,6 +102,7 @@ class Learner:
         noise: NoiseStream | None = None,
     ) -> None:
         _check_schedules(config)
+        require_one_mode(model)
         self.model = model
         self.optimizer = optimizer
         self.config = config
@@ -234,8 +240,8 @@ class Learner:
         )
         self._clock.lap("loss_computation")
         norms = self._backward(losses, is_burn_in=is_burn_in)
-        metrics = _read(losses, norms, seen, log_rhos, batch.is_transition)
-        _require_finite(metrics)
+        metrics = read_update(losses, norms, seen, log_rhos, batch.is_transition)
+        require_finite(metrics)
         if config.max_grad_norm > 0:
             self._clip(metrics["loss/grad_norm"])
         self.optimizer.step()
@@ -279,7 +285,7 @@ class Learner:
             # With a shared torso, the critic's loss reaches the policy: it has to stand still.
             for parameter in self.model.policy.parameters():
                 parameter.grad = None
-        return _grad_norm(self.model.policy), _grad_norm(self.model.critic)
+        return grad_norm(self.model.policy), grad_norm(self.model.critic)
 
     def _clip(self, norm: float) -> None:
         scale = self.config.max_grad_norm / (norm + 1e-6)
@@ -305,25 +311,6 @@ class Learner:
             self.model.policy.normalizer.load_state_dict(state)
 
 
-class Clock:
-    """Seconds between marks of one update."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = 0.0
-
-    def start(self) -> None:
-        """Starts a new update."""
-        self.laps = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        """Books the time since the last mark under a name."""
-        now = time.perf_counter()
-        self.laps[name] = now - self._last
-        self._last = now
-
-
 @contextlib.contextmanager
 def noise_stream(states: list[Tensor]) -> Iterator[None]:
     """Lends torch's global generator the state in ``states[0]``, and keeps it for the next time."""
@@ -346,52 +333,10 @@ def _check_schedules(config: IMPALAConfig) -> None:
         )
 
 
-def _grad_norm(module: nn.Module) -> Tensor:
-    gradients = [p.grad for p in module.parameters() if p.grad is not None]
-    if not gradients:
-        return torch.zeros(())
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    return norm
-
-
-def _read(
-    losses: Losses,
-    norms: tuple[Tensor, Tensor],
-    seen: Unroll,
-    log_rhos: Tensor,
-    is_transition: Tensor,
-) -> dict[str, float]:
-    """Reads all numbers of an update at once: each read would wait for the device."""
-    kept = log_rhos.masked_fill(~is_transition, -math.inf)
-    count = is_transition.sum()
-    ratios = kept.exp()
-    scalars = {
-        "loss/policy": losses.policy,
-        "loss/value": losses.value,
-        "loss/entropy": losses.entropy,
-        "loss/total": losses.total,
-        "loss/policy_grad_norm": norms[0],
-        "loss/critic_grad_norm": norms[1],
-        "loss/critic_value": (seen.values[:-1].detach() * is_transition).sum() / count.clamp(min=1),
-        "rho/mean": ratios.sum() / count.clamp(min=1),
-        "rho/max": ratios.max(),
-        "rho/effective_sample_size": effective_sample_size(log_rhos, is_transition),
-        "update/transitions": count,
-    }
-    device = losses.total.device
-    stacked = torch.stack([v.detach().to(device, torch.float32) for v in scalars.values()])
-    metrics = dict(zip(scalars, stacked.tolist(), strict=True))
-    metrics["loss/grad_norm"] = math.hypot(
-        metrics["loss/policy_grad_norm"], metrics["loss/critic_grad_norm"]
-    )
-    return metrics
-
-
-def _require_finite(metrics: dict[str, float]) -> None:
-    wanted = [name for name in metrics if name.startswith("loss/")]
-    bad = [f"{name} = {metrics[name]}" for name in wanted if not math.isfinite(metrics[name])]
-    if bad:
-        raise NonFiniteError(
-            f"an update is not finite ({', '.join(bad)}); the weights were not changed. Look for "
-            "NaN in observations and rewards, or lower the learning rate"
-        )
+def make_learner(
+    model: TorchActorCritic, options: IMPALAConfig, noise: NoiseStream | None = None
+) -> Learner:
+    """Makes the optimizer of a model and the learner around both."""
+    named = [("policy", model.policy), ("critic", model.critic)]
+    optimizer = options.optim_factory.create(named, options.lr)
+    return Learner(model, optimizer, options, noise)

@@ -111,3 +111,19 @@ def effective_sample_size(log_rhos: Tensor, is_transition: Tensor) -> Tensor:
     # In logarithms: a ratio of 1e200 has no square.
     log_size = 2 * kept.logsumexp(0) - (2 * kept).logsumexp(0)
     return (log_size - torch.tensor(float(len(kept))).log()).exp()
+
+
+def kl_divergence(log_rhos: Tensor, is_transition: Tensor) -> Tensor:
+    """Estimates KL(behaviour || target): how far the policy has moved since the actor had it.
+
+    Args:
+        log_rhos: ``[T, B]``, unclipped: target minus behaviour, of actions that the actor drew.
+        is_transition: ``[T, B]`` bool; the other rows are left out.
+
+    Returns:
+        Mean of ``rho - 1 - log rho``, a scalar >= 0; 0 on policy and without transitions.
+
+    Source: Schulman 2020, "Approximating KL divergence" (its k3): unbiased, and no term is below 0.
+    """
+    terms = (torch.expm1(log_rhos) - log_rhos).masked_fill(~is_transition, 0.0)
+    return terms.sum() / is_transition.sum().clamp(min=1)

@@ -97,12 +97,11 @@ class PolicySpec(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Fragment:
-    """T consecutive steps of the N environments of one actor, under one version of the weights.
+class FragmentArrays:
+    """The arrays of T steps of the N environments of one actor, as they are written and read.
 
-    All arrays are time-major views of memory that belongs to the engine: they are valid until the
-    fragment is released, and must not be written. Row ``t`` is the step from ``observations[t]``;
-    row T of the observations is row 0 of the actor's next fragment, so no step is lost.
+    All are time-major. Row ``t`` is the step from ``observations[t]``; row T of the observations is
+    row 0 of the actor's next fragment, so no step is lost.
 
     How an episode ends is written down so that the learner need not know the autoreset mode:
 
@@ -131,11 +130,6 @@ class Fragment:
         final_observations: The true last observations of these steps, ``[F, *O]``.
         episode_returns: Undiscounted returns of the episodes that ended, in order, ``[E]``.
         episode_lengths: Their lengths in steps, ``[E]``.
-        actor_id: Index of the actor.
-        version: Version of the weights that chose every action of the fragment.
-        sequence: Number of the fragment among those of its actor, from 0.
-        seconds: Time the actor spent on it.
-        handle: The engine's own note of where the memory is.
     """
 
     observations: NDArray[Any]
@@ -151,6 +145,23 @@ class Fragment:
     final_observations: NDArray[Any]
     episode_returns: NDArray[np.float64]
     episode_lengths: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Fragment(FragmentArrays):
+    """T consecutive steps of the N environments of one actor, under one version of the weights.
+
+    The arrays are views of memory that belongs to the engine: they are valid until the fragment is
+    released, and must not be written.
+
+    Attributes:
+        actor_id: Index of the actor.
+        version: Version of the weights that chose every action of the fragment.
+        sequence: Number of the fragment among those of its actor, from 0.
+        seconds: Time the actor spent on it.
+        handle: The engine's own note of where the memory is.
+    """
+
     actor_id: int
     version: int
     sequence: int
@@ -333,6 +344,10 @@ class RolloutEngine(ABC):
     @abstractmethod
     def health(self) -> list[ActorStatus]:
         """Says how each actor is, without waiting."""
+
+    def num_waiting(self) -> int:
+        """Says how many fragments wait to be collected, as far as is known without waiting."""
+        return 0
 
     @abstractmethod
     def stop(self) -> None:

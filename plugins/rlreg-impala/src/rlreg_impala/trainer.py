@@ -21,10 +21,10 @@ from rlreg.runtime.online import MetricMeans, training_env_factory
 
 from .batches import FragmentBatch
 from .config import IMPALAConfig
-from .learner import Learner, noise_stream
-from .ledger import Ledger
+from .intake import Intake
+from .learner import Learner, make_learner, noise_stream
 from .limits import check_lengths, engine_of, num_threads, require_fit
-from .metrics import EpisodeStats, actor_metrics, with_aliases
+from .metrics import with_aliases
 from .model import TorchActorCritic
 from .player import Player, evaluate_vector, is_vector
 from .policy import FlatWeights
@@ -34,9 +34,6 @@ from .weights import check_weights, read_state
 
 Metrics = dict[str, float]
 EpochCallback = Callable[[int, Metrics], None]
-
-_LONGEST_WAIT_S = 1.0
-"""How long a stop that was asked for may go unnoticed while no fragment comes."""
 
 
 class MultiStepIMPALA:
@@ -61,8 +58,8 @@ class MultiStepIMPALA:
         last_evaluation: Result of the last evaluation, or ``None``.
         history: Metrics of each epoch.
         selection: The best model so far and the patience counter.
-        num_restarts: How often actors were replaced, as of the last epoch.
-        max_lag: Age in updates beyond which a fragment is discarded; ``None`` keeps all.
+        intake: What comes from the engine.
+        ledger: The account of every row.
     """
 
     def __init__(
@@ -81,7 +78,9 @@ class MultiStepIMPALA:
     ) -> None:
         self.model = model
         self.options = options
-        self.engine, self.max_lag = engine_of(rollout_actors, options)
+        self.engine, max_lag = engine_of(rollout_actors, options)
+        self.intake = Intake(options.actors_batch_size, max_lag)
+        self.ledger = self.intake.ledger
         self.eval_env = eval_env
         self._env_factory = env_factory if env_factory is not None else eval_env
         self.seed = seed
@@ -95,16 +94,11 @@ class MultiStepIMPALA:
         self.last_evaluation: Evaluation | None = None
         self.history: list[Metrics] = []
         self.selection = BestModelSelection(None, model)
-        self.ledger = Ledger()
-        self.episodes = EpisodeStats()
-        self.num_restarts = 0
         self._outer_threads = torch.get_num_threads()
         self.is_started = False
         self._was_started = False
         self._num_evaluations = 0
         self._eval_makes_vectors: bool | None = None
-        self._masked = 0
-        self._arrived = 0
         self._flat = FlatWeights(model.policy)
         self._device = next(model.parameters()).device
         self._engine_state: EngineState | None = None
@@ -245,8 +239,7 @@ class MultiStepIMPALA:
         if self._was_started:  # an engine runs once
             self.engine = type(self.engine)(self.engine.spec)
         self._was_started = True
-        self._arrived = 0
-        self.ledger.forget_numbers()
+        self.intake.begin()
         spec = self.engine.spec
         self.learner.start_schedules(
             spec.unroll_length * spec.num_envs * self.options.actors_batch_size
@@ -288,20 +281,20 @@ class MultiStepIMPALA:
 
     def update(self) -> Metrics:
         """Collects one batch, does one update and publishes the new weights."""
-        began = time.perf_counter()
-        fragments = self._collect()
-        collected = time.perf_counter()
+        began, waiting_before = time.perf_counter(), self.engine.num_waiting()
+        fragments = self.intake.collect(self.engine, self.learner.progress.updates, self._wait)
+        collected, waiting_after = time.perf_counter(), self.engine.num_waiting()
         batch = FragmentBatch.of(fragments, self._device)
         joined = time.perf_counter()
         metrics = self.learner.update(batch)
-        self.ledger.train(batch.is_transition.numel(), int(metrics["update/transitions"]))
-        self._masked += sum(fragment.num_masked for fragment in fragments)
-        self.episodes.add(fragments)
+        self.intake.book(fragments, int(metrics["update/transitions"]))
         metrics |= self._lag(fragments)
         learned = time.perf_counter()
         # In this order: a slot that is handed back is filled with the newest weights.
         self.engine.publish(self.learner.progress.updates, self._flat.pack())
         self.engine.release(fragments)
+        metrics["queue/waiting_before"] = float(waiting_before)
+        metrics["queue/waiting_after"] = float(waiting_after)
         metrics["time/dequeuing_actors_s"] = collected - began
         metrics["time/collecting_actors_s"] = joined - collected
         metrics["time/publishing_s"] = time.perf_counter() - learned
@@ -313,35 +306,12 @@ class MultiStepIMPALA:
         Raises:
             RolloutError: If a row was lost or counted twice.
         """
-        self.ledger.check(self._masked)
-        actors = self.engine.health()
-        self.num_restarts = sum(actor.restarts for actor in actors)
-        spec = self.engine.spec
-        waiting = max(0, sum(actor.fragments for actor in actors) - self._arrived)
-        in_flight = waiting * spec.unroll_length * spec.num_envs
-        return {
-            **self.ledger.metrics(in_flight),
-            **self.episodes.metrics(),
-            **actor_metrics(actors),
-            "queue/waiting": float(waiting),
-        }
+        return self.intake.metrics(self.engine)
 
-    def _collect(self) -> list[Fragment]:
-        """Waits for a batch; fragments that are too old go straight back."""
-        fresh: list[Fragment] = []
-        while len(fresh) < self.options.actors_batch_size:
-            missing = self.options.actors_batch_size - len(fresh)
-            while not (collected := self.engine.collect(missing, _LONGEST_WAIT_S)):
-                self._wait(fresh)
-            for fragment in collected:
-                self.ledger.arrive(fragment)
-                self._arrived += 1
-                lag = self.learner.progress.updates - fragment.version
-                if self.max_lag is not None and lag > self.max_lag:
-                    self._discard(fragment)
-                else:
-                    fresh.append(fragment)
-        return fresh
+    @property
+    def num_restarts(self) -> int:
+        """How often actors were replaced, as of the last epoch."""
+        return self.intake.num_restarts
 
     def _wait(self, fresh: list[Fragment]) -> None:
         """Lets ``on_wait`` end training, with nothing held and the engine's state kept."""
@@ -350,20 +320,13 @@ class MultiStepIMPALA:
         try:
             self.on_wait()
         except BaseException:
-            for fragment in fresh:
-                self._discard(fragment)
+            self.intake.discard(self.engine, fresh)
             self._remember_engine()
             raise
 
-    def _discard(self, fragment: Fragment) -> None:
-        self.ledger.discard(fragment)
-        self.episodes.add([fragment])
-        self.engine.release([fragment])
-
     def _lag(self, fragments: list[Fragment]) -> Metrics:
         # The update that used them has been counted already.
-        before = self.learner.progress.updates - 1
-        lags = [before - fragment.version for fragment in fragments]
+        lags = [self.learner.progress.updates - 1 - fragment.version for fragment in fragments]
         return {"queue/policy_lag": sum(lags) / len(lags), "queue/policy_lag/max": max(lags)}
 
     # --- judging --------------------------------------------------------------------------------
@@ -381,8 +344,8 @@ class MultiStepIMPALA:
             self.evaluate(deterministic, repeats)
             assert self.last_evaluation is not None
             result = self.last_evaluation.mean_return
-        elif self.episodes.returns:
-            result = float(np.mean(self.episodes.returns))
+        elif self.intake.episodes.returns:
+            result = float(np.mean(self.intake.episodes.returns))
         else:
             return {}  # nothing to judge by: no training episode has ended yet
         self._num_evaluations += 1
@@ -405,9 +368,7 @@ class MultiStepIMPALA:
         """Returns what training needs to go on besides model, optimizer and progress."""
         self._remember_engine()
         return {
-            "ledger": self.ledger.state(),
-            "masked": self._masked,
-            "episodes": self.episodes.state(),
+            **self.intake.state(),
             "evaluations": self._num_evaluations,
             "noise": self._noise[0],
             "engine": dict(self._engine_state or {}),
@@ -415,9 +376,7 @@ class MultiStepIMPALA:
 
     def load_counters(self, state: Mapping[str, Any]) -> None:
         """Restores what :meth:`counters` gave."""
-        self.ledger.load(state["ledger"])
-        self._masked = int(state["masked"])
-        self.episodes.load(state["episodes"])
+        self.intake.load(state)
         self._num_evaluations = int(state["evaluations"])
         self._noise[0] = state["noise"]
         self._engine_state = dict(state["engine"]) or None
@@ -438,10 +397,3 @@ class MultiStepIMPALA:
             raise
         finally:
             self.stop()
-
-
-def make_learner(model: TorchActorCritic, options: IMPALAConfig, noise: Any = None) -> Learner:
-    """Makes the optimizer of a model and the learner around both."""
-    named = [("policy", model.policy), ("critic", model.critic)]
-    optimizer = options.optim_factory.create(named, options.lr)
-    return Learner(model, optimizer, options, noise)

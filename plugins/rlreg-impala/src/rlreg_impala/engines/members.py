@@ -15,15 +15,12 @@ from rlreg_impala.progress import ACTING, ENV, PHASE, STARTING, STEP, VERSION, P
 from rlreg_impala.rollouts import ActorState, ActorStatus
 
 from .failures import Failure
+from .stillness import Stillness
 from .worker import COMMAND, LATEST, READY, unpack
 
 # A process that imports torch from a cold disk needs its time, whatever a step of the environment
 # may take.
 _START_TIMEOUT_S = 120.0
-
-# Longest time between two looks that counts as waiting: the learner may have been elsewhere, or
-# stopped together with its actors by Ctrl-Z.
-_LONGEST_LOOK_S = 1.0
 
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
 
@@ -55,9 +52,7 @@ class Member:
     fragments: int = 0
     failure: Failure | None = None
     restart_at: float = 0.0
-    _mark: tuple[int, ...] = ()
-    _still_s: float = 0.0
-    _looked_at: float = field(default_factory=time.monotonic)
+    _stillness: Stillness = field(default_factory=Stillness)
 
     @property
     def is_alive(self) -> bool:
@@ -67,7 +62,7 @@ class Member:
     def begin(self, process: Any, pipe: Connection) -> None:
         """Books a process that was just started."""
         self.process, self.pipe, self.is_ready = process, pipe, False
-        self._mark, self._still_s, self._looked_at = (), 0.0, time.monotonic()
+        self._stillness.begin()
 
     def send(
         self, what: int, slot: int = 0, version: int = 0, buffer: int = LATEST, sequence: int = 0
@@ -90,15 +85,13 @@ class Member:
 
     def seems_hung(self, actor_timeout: float, *, has_work: bool) -> bool:
         """Whether the actor should have moved by now; to be asked again and again."""
-        now = time.monotonic()
-        passed, self._looked_at = min(now - self._looked_at, _LONGEST_LOOK_S), now
-        mark = tuple(self.progress)
-        if mark != self._mark or not (has_work or not self.is_ready):
-            self._mark, self._still_s = mark, 0.0
-            return False
-        self._still_s += passed
         limit = actor_timeout if self.is_ready else max(actor_timeout, _START_TIMEOUT_S)
-        return self._still_s > limit
+        return self._stillness.exceeds(
+            limit,
+            tuple(self.progress),
+            is_due=has_work or not self.is_ready,
+            pid=self.process.pid,
+        )
 
     def hung(self, timeout: float) -> Failure:
         """Describes a hang."""

@@ -248,6 +248,12 @@ class ProcessEngine(SlottedEngine):
             for member in self._members
         ]
 
+    def num_waiting(self) -> int:
+        """Counts the fragments that are ready; see :class:`RolloutEngine`."""
+        for member in self._members:
+            self._read(member)
+        return super().num_waiting()
+
     def stop(self) -> None:
         """Ends every actor: politely, and after a second at once."""
         if self._is_stopped:

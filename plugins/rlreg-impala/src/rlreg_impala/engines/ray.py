@@ -34,6 +34,7 @@ from .failures import Failure
 from .payload import pack
 from .ray_worker import RayWorker
 from .slotted import SlottedEngine
+from .stillness import Stillness
 from .tickets import Ticket
 
 # A cluster may have to start a machine before it can place an actor.
@@ -72,7 +73,7 @@ class _Member:
         queue: Tickets that wait for the call in flight.
         probe: The question for progress in flight.
         progress: The last answer to it.
-        moved_at: When the answer last changed, or the call in flight was made.
+        calls: How many were made.
         probed_at: When it was asked.
     """
 
@@ -83,13 +84,23 @@ class _Member:
     queue: deque[Ticket] = field(default_factory=deque)
     probe: Any = None
     progress: list[int] = field(default_factory=lambda: list(new_progress()))
-    moved_at: float = 0.0
+    calls: int = 0
     probed_at: float = 0.0
     restarts: int = 0
     restart_at: float = 0.0
     fragments: int = 0
     error: str = ""
     failure: Failure | None = None
+    stillness: Stillness = field(default_factory=Stillness)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is in flight that the actor has to work for."""
+        return self.call is not None or self.preparing is not None
+
+    def seems_hung(self, limit: float) -> bool:
+        """Whether the actor should have moved by now; to be asked again and again."""
+        return self.stillness.exceeds(limit, (self.calls, *self.progress), is_due=self.is_busy)
 
     def status(self, *, is_stopped: bool) -> ActorStatus:
         """Says how the actor is, as far as the learner knows."""
@@ -176,7 +187,8 @@ class RayEngine(SlottedEngine):
         member.preparing = member.handle.prepare.remote(
             life, self.spec, self._running(), self._payload
         )
-        member.moved_at = member.probed_at = time.monotonic()
+        member.probed_at = time.monotonic()
+        member.stillness.begin()
 
     # --- what the base asks for -------------------------------------------------------------------
 
@@ -207,7 +219,7 @@ class RayEngine(SlottedEngine):
         version = ticket.version if self.spec.deterministic else self._version
         reference = member.handle.fill.remote(self._weights[version], version, ticket.sequence)
         member.call = reference, ticket
-        member.moved_at = time.monotonic()
+        member.calls += 1
 
     def _forget(self, tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
@@ -268,7 +280,7 @@ class RayEngine(SlottedEngine):
             self._next_call(member)
         elif reference == member.probe:
             member.probe = None
-            self._note_progress(member, result)
+            member.progress = result
         elif member.call is not None and reference == member.call[0]:
             _, ticket = member.call
             self._fragments[ticket.slot] = FragmentBuffers(**result)
@@ -281,12 +293,10 @@ class RayEngine(SlottedEngine):
 
     def _watch(self, member: _Member, now: float) -> None:
         """Asks an actor that works on a call for long how far it is."""
-        if member.call is None and member.preparing is None:
-            return
         limit = self.spec.actor_timeout
         if member.preparing is not None:
             limit = max(limit, _START_TIMEOUT_S)
-        if now - member.moved_at > limit:
+        if member.seems_hung(limit):
             env, step = max(member.progress[ENV], 0), member.progress[STEP] + 1
             where = f"environment {env}, step {step}"
             if member.preparing is not None:
@@ -294,14 +304,14 @@ class RayEngine(SlottedEngine):
             self._bury(
                 member, Failure(f"actor {member.index} made no step for {limit:g} s: {where}")
             )
-        elif member.probe is None and now - member.probed_at > min(_PROBE_S, limit / 4):
+        elif (
+            member.is_busy
+            and member.probe is None
+            and now - member.probed_at > min(_PROBE_S, limit / 4)
+        ):
             member.probed_at = now
             method = member.handle.progress.options(concurrency_group="probe")
             member.probe = method.remote()
-
-    def _note_progress(self, member: _Member, progress: list[int]) -> None:
-        if progress != member.progress:
-            member.progress, member.moved_at = progress, time.monotonic()
 
     def _bury(self, member: _Member, failure: Failure) -> None:
         self._end(member)

@@ -17,8 +17,6 @@ from rlreg_impala.streams import Streams
 from .failures import Failure, describe
 from .payload import unpack
 
-_TRIMMED = ("final_rows", "final_observations", "episode_returns", "episode_lengths")
-
 
 class RayWorker:
     """Lives in a Ray actor.
@@ -62,10 +60,9 @@ class RayWorker:
             self._actor.fill(self._slot, version, sequence)
         except BaseException as error:  # noqa: BLE001 - told to the learner, whatever it was
             return describe(self._index, error, traceback.format_exc())
-        fragment = self._slot.fragment(None)
-        arrays = {name: getattr(self._slot, name) for name in FragmentBuffers.__slots__}
         # Ray copies when the call returns; the slot is not written before the next one.
-        return arrays | {name: getattr(fragment, name) for name in _TRIMMED}
+        slot = self._slot
+        return {"header": slot.header, "seconds": slot.seconds, **slot.trimmed()}
 
     def state(self) -> EngineState:
         """Returns the actor's state."""

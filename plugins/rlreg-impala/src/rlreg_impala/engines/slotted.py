@@ -147,6 +147,10 @@ class SlottedEngine(RolloutEngine):
         self._forget(tickets)
         self._assign()
 
+    def num_waiting(self) -> int:
+        """Counts the fragments that are ready; see :class:`RolloutEngine`."""
+        return self._ledger.num_ready
+
     def _assign(self) -> None:
         if self._version < 0:
             return
