@@ -8,14 +8,16 @@ directory was checked.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import math
 import os
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -24,9 +26,16 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rlreg.errors import CheckpointError, ConfigError, EnvironmentSpecError, FileFormatError
+from rlreg.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentSpecError,
+    FileFormatError,
+    LeftOutWarning,
+)
 from rlreg.open_union import validate
 from rlreg_iql.config import IQLConfig
+from rlreg_iql.d3rlpy_optimizers import OWNERS, Translate, load_optimizer, optimizer_states
 from rlreg_iql.networks import StackedCritics
 
 if TYPE_CHECKING:
@@ -50,6 +59,7 @@ class D3rlpyModel:
         action_size: Dimensions of an action.
         weights: The networks; ``None`` for a ``params.json``.
         version: Version of d3rlpy that wrote it, or empty.
+        optimizers: What it holds of ``actor_optim`` and ``critic_optim``.
     """
 
     config: IQLConfig
@@ -57,6 +67,7 @@ class D3rlpyModel:
     action_size: int
     weights: Weights | None
     version: str = ""
+    optimizers: Mapping[str, Any] = field(default_factory=dict)
 
 
 def import_d3rlpy(path: str | os.PathLike[str]) -> tuple[IQLConfig, Weights | None]:
@@ -84,13 +95,16 @@ def import_file(path: str | os.PathLike[str], device: DeviceLike = "cpu") -> IQL
         CheckpointError, ConfigError, FileFormatError: As :func:`import_d3rlpy`.
     """
     model = read_d3rlpy(path)
-    return model.config if model.weights is None else _learnable(model, model.weights, device)
+    if model.weights is None:
+        return model.config
+    return _learnable(path, model, model.weights, device)
 
 
 def convert_d3rlpy(path: str | os.PathLike[str], device: DeviceLike = "cpu") -> IQL:
     """Makes a learnable whose predictions equal those of the file; ``save`` writes the ``.rlreg``.
 
-    The state of the optimizers is not taken over.
+    The state of the optimizers comes along, so that training goes on where it stood; where it does
+    not fit, a :class:`rlreg.errors.LeftOutWarning` says that it goes on with fresh moments.
 
     Raises:
         CheckpointError: As :func:`import_d3rlpy`, and for a file without weights.
@@ -98,13 +112,29 @@ def convert_d3rlpy(path: str | os.PathLike[str], device: DeviceLike = "cpu") -> 
     model = read_d3rlpy(path)
     if model.weights is None:
         raise CheckpointError(f"{path}: a params.json has no weights; give the .d3 file")
-    return _learnable(model, model.weights, device)
+    return _learnable(path, model, model.weights, device)
 
 
-def _learnable(model: D3rlpyModel, weights: Weights, device: DeviceLike) -> IQL:
+def _learnable(
+    path: str | os.PathLike[str], model: D3rlpyModel, weights: Weights, device: DeviceLike
+) -> IQL:
     learnable = model.config.create(device)
     learnable.build(*_spaces(model))
     load_weights(learnable, weights)
+    translate: dict[str, Translate] = {"policy": _renamed, "value_func": _renamed}
+    translate["q_funcs"] = functools.partial(_critic_state, learnable.critics)
+    for name in OWNERS:
+        try:
+            if name not in model.optimizers:
+                raise ValueError("the file has none")
+            load_optimizer(learnable, name, model.optimizers[name], weights, translate)
+        except (ValueError, CheckpointError, ConfigError) as error:
+            warnings.warn(
+                f"{path}: the state of {name} is not taken over ({error}); training goes on with "
+                "fresh moments",
+                LeftOutWarning,
+                stacklevel=3,
+            )
     return learnable
 
 
@@ -114,8 +144,9 @@ def read_d3rlpy(path: str | os.PathLike[str]) -> D3rlpyModel:
     if data.lstrip()[:1] == b"{":
         return _model(path, data, None, "")
     content = _unpickle(path, data)
-    weights = _tensors(path, content["torch"])
-    return _model(path, content["config"].encode(), weights, content.get("version", ""))
+    weights, optimizers = _tensors(path, content["torch"])
+    model = _model(path, content["config"].encode(), weights, content.get("version", ""))
+    return replace(model, optimizers=optimizers)
 
 
 # --- bytes --------------------------------------------------------------------------------------
@@ -153,7 +184,7 @@ def _unpickle(path: str | os.PathLike[str], data: bytes) -> dict[str, Any]:
     return content
 
 
-def _tensors(path: str | os.PathLike[str], data: bytes) -> Weights:
+def _tensors(path: str | os.PathLike[str], data: bytes) -> tuple[Weights, dict[str, Any]]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
@@ -173,7 +204,7 @@ def _tensors(path: str | os.PathLike[str], data: bytes) -> Weights:
         ):
             raise CheckpointError(f"{path}: no IQL model: {name!r} is no state of a network")
         weights[name] = dict(state)
-    return weights
+    return weights, optimizer_states(content)
 
 
 # --- config -------------------------------------------------------------------------------------
