@@ -28,7 +28,6 @@ A message says what happened with the value, what was expected and what to do.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -38,6 +37,10 @@ class RlregError(Exception):
     """Base class of every error that rlreg raises on purpose."""
 
     exit_code: ClassVar[int] = 2
+
+
+class LeftOutWarning(UserWarning):
+    """A part of what was given (steps of data, the state of an optimizer) was left out."""
 
 
 class VersionWarning(UserWarning):
@@ -229,6 +232,8 @@ def format_path(path: Sequence[str | int]) -> str:
 
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
     """Returns the names of ``known`` that look like ``name``, best first."""
+    import difflib  # only a mistake needs it
+
     by_lower = {candidate.lower(): candidate for candidate in sorted(known)}
     found = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=0.6)
     return [by_lower[match] for match in found]

@@ -110,6 +110,8 @@ class Origin:
     rank: tuple[int, int, int]
 
 
+_SHORT_FORMS = (("dataset",), ("env",), ("evaluation", "env"))
+"""Keys of a run whose value may be an id instead of a mapping with that id."""
 NOWHERE = Origin("default", "", "", (3, 0, 0))
 
 
@@ -193,6 +195,8 @@ class Settings:
         for depth, part in enumerate(path[:-1]):
             self._check_step(node, path[: depth + 1])
             child = node.get(part) if isinstance(node, dict) else node[part]
+            if isinstance(child, str) and child != "auto" and path[: depth + 1] in _SHORT_FORMS:
+                child = self._opened(node, path[: depth + 1], child)
             if child is None:
                 child = self._default_at(path[: depth + 1], path[depth + 1])
                 node[part] = child
@@ -201,6 +205,12 @@ class Settings:
             node = child
         self._check_step(node, path)
         return node
+
+    def _opened(self, node: Any, path: KeyPath, value: str) -> Any:
+        """Turns an id that stands for a mapping with nothing else in it into that mapping."""
+        node[path[-1]] = opened = {"id": value}
+        self.origins[(*path, "id")] = self.origins[path]
+        return opened
 
     def _check_step(self, node: Any, path: KeyPath) -> None:
         part, parent = path[-1], path[:-1]

@@ -76,6 +76,35 @@ Environment = Annotated[
     Discriminator(_form),
 ]
 
+
+class DatasetSettings(StrictModel):
+    """A data set, and what is done about its oddities when it is loaded."""
+
+    id: str = Field(min_length=1, max_length=4000, description="Minari id, `rlreg/...` id or path.")
+    allow_non_finite: bool = Field(
+        default=False, description="Let NaN, infinite numbers and numbers beyond 1e18 in."
+    )
+    clip_actions: bool = Field(
+        default=False, description="Clip continuous actions to the bounds of their space."
+    )
+    cut_after_success: bool = Field(
+        default=False, description="End each episode with its first success, as truncated."
+    )
+    split_at_breaks: bool = Field(
+        default=False,
+        description="End an episode of a D4RL file where its next observations do not continue.",
+    )
+
+    def __str__(self) -> str:
+        return self.id
+
+
+DatasetSource = Annotated[
+    Annotated[Annotated[str, Field(min_length=1, max_length=4000)], Tag("<string>")]
+    | Annotated[DatasetSettings, Tag("<mapping>")],
+    Discriminator(_form),
+]
+
 DeviceChoice = Annotated[
     Annotated[DeviceName, Tag("<string>")] | Annotated[DeviceIndex, Tag("<index>")],
     Discriminator(_form),
@@ -188,11 +217,10 @@ class RunConfig(StrictModel):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
         description="Name of the run's folder; null takes the learnable's name.",
     )
-    dataset: str | None = Field(
+    dataset: DatasetSource | None = Field(
         default=None,
-        min_length=1,
-        max_length=4000,
-        description="Minari id, `rlreg/...` id or path; null takes rlreg/pendulum/mixed-v0.",
+        description="Minari id, `rlreg/...` id or path, or a mapping of its id and of how it is "
+        "loaded; null takes rlreg/pendulum/mixed-v0.",
     )
     env: Environment | None = Field(
         default=None, description="Environment to train in, for an online learnable."

@@ -44,7 +44,8 @@ def test_numbers_that_load_refuses_are_counted_with_their_place(
     result = inspect(write_minari(made, *plain_spaces, data_format=data_format))
     finding = found(result, kind)
     assert (finding.count, finding.episode, finding.index) == (3, 1, 2)
-    assert finding.fix == "allow_non_finite=True"
+    assert "--set dataset.allow_non_finite=true" in finding.fix
+    assert "allow_non_finite=True in Python" in finding.fix
     assert "d3rlpy #255" in finding.reference
     assert finding in result.problems
 
@@ -80,7 +81,8 @@ def test_actions_outside_their_space_are_found(write_minari, recognisable, plain
     made[1]["actions"][1] = -1.5
     finding = found(inspect(write_minari(made, *plain_spaces)), "action_out_of_bounds")
     assert (finding.count, finding.episode, finding.index) == (1, 1, 1)
-    assert finding.fix == "clip_actions=True"
+    assert "--set dataset.clip_actions=true" in finding.fix
+    assert "clip_actions=True in Python" in finding.fix
 
 
 def test_constant_columns_zero_observations_and_zero_rewards_are_found(
@@ -127,7 +129,8 @@ def test_parking_on_the_goal_is_found_with_its_share(
     finding = found(result, "success_parking")
     assert (finding.count, finding.episode, finding.index) == (3, 1, 1)
     assert "30.0 %" in finding.message
-    assert finding.fix == "cut_after_success=True"
+    assert "--set dataset.cut_after_success=true" in finding.fix
+    assert "cut_after_success=True in Python" in finding.fix
     assert "#296" in finding.reference
     assert result.figures["success_share"] == 0.4
 

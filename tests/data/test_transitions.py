@@ -7,7 +7,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlreg.errors import DatasetError
+from rlreg.errors import DatasetError, LeftOutWarning
 from rlreg.runtime.data import TransitionDataset
 from rlreg.runtime.data.dataset import DatasetInfo, References
 from rlreg.runtime.data.laws import Ledger, StoreCount, compare
@@ -53,9 +53,16 @@ def test_every_row_of_flat_arrays_with_next_observations_is_right():
 
 def test_without_next_observations_a_timeout_loses_one_step_and_a_terminal_none():
     flat = make_flat([3, 2, 4], "txx")
-    data = TransitionDataset.from_arrays(
-        flat["obs"], flat["act"], flat["rew"], flat["term"], flat["trunc"]
-    )
+    with pytest.warns(LeftOutWarning) as caught:
+        data = TransitionDataset.from_arrays(
+            flat["obs"], flat["act"], flat["rew"], flat["term"], flat["trunc"]
+        )
+    assert [str(one.message) for one in caught] == [
+        "arrays: the last step of 2 truncated episodes, with 304 of the 1,010 reward in all, is "
+        "left out, because nothing says which observation followed it; next_observations=... keeps "
+        "them"
+    ]
+    assert caught[0].filename == __file__
     assert data.episodes.lengths.tolist() == [3, 1, 3]
     assert data.rewards.tolist() == [0, 1, 2, 100, 200, 201, 202]
     expected = [[0, 1], [0, 2], [0, 0], [1, 1], [2, 1], [2, 2], [2, 3]]
@@ -95,6 +102,7 @@ def test_a_break_inside_a_declared_episode_is_refused():
     st.booleans(),
     st.integers(1, 7),
 )
+@pytest.mark.filterwarnings("ignore::rlreg.errors.LeftOutWarning")
 def test_rows_rewards_and_links_are_conserved(plan, with_next, block):
     from rlreg.runtime.data import arrays
 
@@ -244,7 +252,8 @@ def test_numbers_that_would_poison_training_are_refused_with_their_place(bad, fi
     with pytest.raises(DatasetError, match=r"episode 1, index 2") as caught:
         TransitionDataset.from_arrays(flat["obs"], flat["act"], flat["rew"], flat["term"])
     assert "rlreg data inspect" in str(caught.value)
-    assert "in Python, allow_non_finite=True" in str(caught.value)
+    assert "--set dataset.allow_non_finite=true" in str(caught.value)
+    assert "in Python allow_non_finite=True" in str(caught.value)
 
 
 def test_all_offenders_are_counted_and_may_be_let_in():

@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 from rlreg.cli.main import run
+from rlreg.errors import ConfigError
+from rlreg.files import load_run
+from rlreg.identity import config_hash
+from rlreg.run_config import DatasetSettings
 
 
 @pytest.fixture
@@ -84,6 +88,34 @@ def test_inspect_ends_with_3_for_problems_and_0_without(call, hdf5):
     assert code == 3
     nan = next(item for item in json.loads(out)["findings"] if item["kind"] == "nan")
     assert (nan["episode"], nan["index"]) == (0, 5)
+
+
+@pytest.mark.parametrize(
+    "option", ["dataset.allow_non_finite=true", "dataset={{id: {path}, allow_non_finite: true}}"]
+)
+def test_what_inspect_advises_works_on_the_command_line(call, hdf5, tiny, tmp_path, option):
+    path, out = hdf5([1.0] * 5 + [float("nan")] + [1.0] * 14), tmp_path / "run"
+    command = ["train", "tiny_bc", "-d", path, "--steps", "5", "--set", "evaluation.env=null"]
+    command += ["--device", "cpu", "--out", out]
+    code, _, err = call(*command)
+    assert code == 2
+    assert "--set dataset.allow_non_finite=true" in err
+    code, _, err = call(*command, "--set", option.format(path=path))
+    assert code == 0, err
+    run_file = load_run(out)
+    assert run_file.dataset == DatasetSettings(id=str(path), allow_non_finite=True)
+    assert config_hash(run_file) == config_hash(out / "run.yaml")
+
+
+def test_a_data_set_with_nothing_but_an_id_is_the_id(tiny):
+    short, long = (
+        load_run({"learnable": {"type": "tiny_bc"}, "dataset": value})
+        for value in ("some/set-v0", {"id": "some/set-v0"})
+    )
+    other = load_run(short, overrides=["dataset.clip_actions=true"])
+    assert config_hash(short) == config_hash(long) != config_hash(other)
+    with pytest.raises(ConfigError, match=r"dataset.clip_action: no such key.*clip_actions"):
+        load_run(short, overrides=["dataset.clip_action=true"])
 
 
 def test_inspect_of_nothing_is_code_2(call):

@@ -5,16 +5,16 @@ The flat form also serves the original D4RL files, whose arrays are read in bloc
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rlreg.errors import DatasetError, RlregError
-from rlreg.runtime.data.build import LARGEST_USABLE, DatasetBuilder, LoadOptions, Place
+from rlreg.errors import DatasetError, LeftOutWarning, RlregError
+from rlreg.runtime.data.build import DatasetBuilder, LoadOptions, Place
 from rlreg.runtime.data.dataset import DatasetInfo, TransitionDataset
 from rlreg.runtime.data.episodes import (
     EMPTY_NOTE,
@@ -25,6 +25,8 @@ from rlreg.runtime.data.episodes import (
     as_float32,
     finite,
 )
+from rlreg.runtime.data.guessing import guess_action_space as guess_action_space
+from rlreg.runtime.data.guessing import guess_observation_space as guess_observation_space
 from rlreg.runtime.data.store import Block, rows_within_budget
 from rlreg.runtime.spaces import Space, to_numpy
 
@@ -91,7 +93,22 @@ def dataset_from_arrays(
         capacity=len(source.rewards) * 21 // 20 + 1,
     )
     add_flat(builder, source)
-    return builder.finish(info)
+    dataset = builder.finish(info)
+    _warn_of_left_out(builder, "next_observations=... keeps them")
+    return dataset
+
+
+def _warn_of_left_out(builder: DatasetBuilder, remedy: str) -> None:
+    """Says loudly that steps are lost, of which the last may be the only one that paid."""
+    ledger = builder.ledger
+    if ledger.left_out_steps:
+        warnings.warn(
+            f"{builder.name}: the last step of {ledger.left_out_steps:,} truncated episodes, with "
+            f"{ledger.left_out_reward:,.6g} of the {ledger.reward_sum:,.6g} reward in all, is left "
+            f"out, because nothing says which observation followed it; {remedy}",
+            LeftOutWarning,
+            stacklevel=4,
+        )
 
 
 def dataset_from_episodes(
@@ -117,7 +134,9 @@ def dataset_from_episodes(
     )
     for raw in raws:
         add_episode(builder, raw, mask_terminated=True)
-    return builder.finish(info)
+    dataset = builder.finish(info)
+    _warn_of_left_out(builder, "T + 1 observations for T steps keep them")
+    return dataset
 
 
 def _raw_episode(index: int, episode: Mapping[str, object]) -> RawEpisode:
@@ -338,54 +357,6 @@ def flags(value: object, name: str) -> NDArray[np.bool_]:
     if array.dtype.kind != "b" and not bool(np.isin(array, (0, 1)).all()):
         raise DatasetError(f"{name}: expected 0 and 1, got {np.unique(array)[:5].tolist()}")
     return array.astype(np.bool_)
-
-
-def guess_observation_space(values: object) -> Space:
-    """Makes a space that observations fit: images of uint8, categories of integers, else a Box."""
-    if isinstance(values, Mapping):
-        return spaces.Dict([(key, guess_observation_space(part)) for key, part in values.items()])
-    if isinstance(values, tuple):
-        return spaces.Tuple([guess_observation_space(part) for part in values])
-    shape, dtype = tuple(getattr(values, "shape", ())), np.dtype(getattr(values, "dtype", "O"))
-    if dtype.kind not in "biuf" or len(shape) == 0:
-        raise DatasetError(f"observations: expected numbers [N, ...], got {dtype} {list(shape)}")
-    if dtype == np.uint8 and len(shape) in {3, 4}:
-        return spaces.Box(0, 255, shape[1:], np.uint8)
-    if dtype.kind in "iu" and len(shape) == 1:
-        return spaces.Discrete(int(_extent(values)[1]) + 1)
-    return spaces.Box(-np.inf, np.inf, shape[1:], np.float32)
-
-
-def guess_action_space(values: object) -> Space:
-    """Makes a space that actions fit; floats are continuous whatever their values."""
-    shape, dtype = tuple(getattr(values, "shape", ())), np.dtype(getattr(values, "dtype", "O"))
-    if dtype.kind not in "iuf" or len(shape) == 0 or shape[0] == 0:
-        raise DatasetError(f"actions: expected numbers [N, ...], got {dtype} {list(shape)}")
-    low, high = _extent(values)
-    if dtype.kind == "f":
-        largest = float(max(np.max(-low), np.max(high), 1.0)) if high.size else 1.0
-        # Normalised actions are the rule; 1 + rounding is still 1.
-        bound = 1.0 if not 1.0 + 1e-6 < largest < np.inf else largest
-        return spaces.Box(-bound, bound, shape[1:] or (1,), np.float32)
-    if bool(np.any(low < 0)):
-        raise DatasetError("actions: negative integers; give action_space to say what they mean")
-    if high.size == 1:
-        return spaces.Discrete(int(high.max()) + 1)
-    return spaces.MultiDiscrete(high.astype(np.int64) + 1)
-
-
-def _extent(values: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Smallest and largest usable value of each component, read in blocks."""
-    low = high = None
-    for start in range(0, len(values), _BLOCK):
-        part = np.asarray(values[start : start + _BLOCK])
-        if part.dtype.kind == "f":
-            part = np.where(np.abs(part) <= LARGEST_USABLE, part, 0)
-        low = part.min(axis=0) if low is None else np.minimum(low, part.min(axis=0))
-        high = part.max(axis=0) if high is None else np.maximum(high, part.max(axis=0))
-    if low is None or high is None:
-        raise DatasetError("no rows to guess a space from")
-    return np.asarray(low), np.asarray(high)
 
 
 def _as_arrays(value: object) -> object:

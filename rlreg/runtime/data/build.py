@@ -131,8 +131,8 @@ class DatasetBuilder:
             raise DatasetError(
                 f"{self.name}: {self.ledger.non_finite:,} numbers are NaN, infinite or beyond "
                 f"{LARGEST_USABLE:g} (the first: {shown}). Repair the data: "
-                "`rlreg data inspect` lists everything; in Python, "
-                "allow_non_finite=True loads it as it is"
+                "`rlreg data inspect` lists everything; `--set dataset.allow_non_finite=true`, in "
+                "Python allow_non_finite=True, loads it as it is"
             )
         if self._num_transitions and self.ledger.terminations == self.ledger.left_out_terminations:
             self.ledger.note(

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,155 +18,16 @@ from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 from rlreg.errors import DatasetError
+from rlreg.runtime.data.episode_views import Episodes as Episodes
+from rlreg.runtime.data.episode_views import EpisodeView as EpisodeView
+from rlreg.runtime.data.info import DatasetInfo as DatasetInfo
+from rlreg.runtime.data.info import References as References
 from rlreg.runtime.data.laws import Laws
 from rlreg.runtime.data.store import Batch, Store
 from rlreg.runtime.spaces import ActionPlan, FlatteningPlan, Space, space_to_json
 
 # Leave room on a device for networks, optimizer states and the allocator's slack.
 _USABLE_SHARE = 0.7
-
-
-@dataclass(frozen=True, slots=True)
-class References:
-    """Returns that give a score its scale: ``100 * (return - ref_min) / (ref_max - ref_min)``.
-
-    Attributes:
-        ref_min: Mean return of a random policy.
-        ref_max: Mean return of an expert or reference controller.
-        behavior: Mean return of the policies that made the data, if it was measured.
-        source: Where the figures come from.
-    """
-
-    ref_min: float
-    ref_max: float
-    behavior: float | None = None
-    source: str = ""
-
-    def normalize(self, mean_return: float) -> float:
-        """Gives a return as percent of the way from ``ref_min`` to ``ref_max``."""
-        return 100.0 * (mean_return - self.ref_min) / (self.ref_max - self.ref_min)
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetInfo:
-    """What is known about a data set beyond its numbers.
-
-    Attributes:
-        name: Its id, or the name of its file.
-        source: Where it was read from; empty for arrays.
-        env_spec: The environment that made it, if the file says so.
-        eval_env_spec: The environment to evaluate in, where that is another one.
-        references: Reference returns, if known.
-        metadata: Everything else the file states about itself.
-    """
-
-    name: str = "arrays"
-    source: str = ""
-    env_spec: EnvSpec | None = None
-    eval_env_spec: EnvSpec | None = None
-    references: References | None = None
-    metadata: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeView:
-    """One episode as arrays (copies).
-
-    Attributes:
-        index: Position in the data set.
-        observations: ``[T + 1, *O]``; the last one is zeros where the file lacks it (terminated
-            only).
-        actions: ``[T, *A]``.
-        rewards: ``[T]``.
-        terminations: ``[T]`` bool.
-        truncations: ``[T]`` bool.
-        intervals: ``[T]``.
-    """
-
-    index: int
-    observations: NDArray[Any]
-    actions: NDArray[Any]
-    rewards: NDArray[np.float32]
-    terminations: NDArray[np.bool_]
-    truncations: NDArray[np.bool_]
-    intervals: NDArray[np.float32]
-
-    def __len__(self) -> int:
-        return len(self.rewards)
-
-
-class Episodes(Sequence[EpisodeView]):
-    """The episodes of a data set, in the order of the file.
-
-    Attributes:
-        lengths: ``[E]`` transitions of each episode.
-        starts: ``[E]`` index of each episode's first transition.
-        returns: ``[E]`` float64 sums of the rewards in the store.
-        kinds: What each episode's metadata calls it (``controller``, ``random``), or empty.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        lengths: NDArray[np.int64],
-        kinds: Sequence[str] = (),
-        returns: NDArray[np.float64] | None = None,
-    ) -> None:
-        self._store: Store | None = store
-        self.lengths = lengths
-        self.starts: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(
-            np.int64
-        )
-        self.kinds = tuple(kinds)
-        self.returns = self._sum_rewards(store) if returns is None else returns
-
-    def _sum_rewards(self, store: Store) -> NDArray[np.float64]:
-        # Copies: a view of one column would keep its whole chunk.
-        chunks = [chunk["rewards"].cpu().numpy().astype(np.float64) for chunk in store.chunks()]
-        rewards = np.concatenate(chunks)
-        return np.asarray(np.add.reduceat(rewards, self.starts), dtype=np.float64)
-
-    def on(self, store: Store) -> Episodes:
-        """Returns the same episodes read from a copy of the store."""
-        return Episodes(store, self.lengths, self.kinds, self.returns)
-
-    def close(self) -> None:
-        """Lets go of the store; the figures stay, the views do not."""
-        self._store = None
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @overload
-    def __getitem__(self, index: int) -> EpisodeView: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[EpisodeView]: ...
-    def __getitem__(self, index: int | slice) -> EpisodeView | list[EpisodeView]:
-        if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(len(self)))]
-        position = range(len(self))[index]  # IndexError and negative indices as for a list
-        return self._view(position)
-
-    def __iter__(self) -> Iterator[EpisodeView]:
-        return (self._view(position) for position in range(len(self)))
-
-    def _view(self, position: int) -> EpisodeView:
-        store = self._store
-        if store is None:
-            raise DatasetError("the data set of these episodes is closed")
-        first = int(self.starts[position])
-        indices = torch.arange(first, first + int(self.lengths[position]), device=store.device)
-        batch = {name: part.cpu().numpy() for name, part in store.gather(indices).items()}
-        final = batch["next_observations"][-1:]
-        return EpisodeView(
-            index=position,
-            observations=np.concatenate([batch["observations"], final]),
-            actions=np.ascontiguousarray(batch["actions"]),
-            rewards=np.ascontiguousarray(batch["rewards"]),
-            terminations=batch["terminations"] > 0,
-            truncations=batch["truncations"] > 0,
-            intervals=np.ascontiguousarray(batch["intervals"]),
-        )
 
 
 class TransitionDataset:
@@ -235,7 +95,7 @@ class TransitionDataset:
         Without ``truncations`` but with ``next_observations`` it also ends where
         ``next_observations[i]`` is not ``observations[i + 1]``, so shuffled transitions work.
         Without ``next_observations`` the last step of a truncated episode has no next observation
-        and is left out (``laws`` says so).
+        and is left out, with a :class:`rlreg.errors.LeftOutWarning`.
 
         Args:
             observations: ``[N, ...]`` in the structure of the observation space.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlreg.errors import DatasetError, MissingDatasetError, UnknownNameError, did_you_mean
+from rlreg.run_config import DatasetSettings
 from rlreg.runtime.data.build import LoadOptions
 from rlreg.runtime.data.d4rl import is_d4rl, load_d4rl, open_hdf5
 from rlreg.runtime.data.dataset import References, TransitionDataset
@@ -34,8 +35,11 @@ class LocalDataset:
     data_format: str
 
 
+Source = str | os.PathLike[str] | DatasetSettings
+
+
 def load_dataset(
-    source: str | os.PathLike[str],
+    source: Source,
     *,
     download: bool = False,
     generate: bool = False,
@@ -55,7 +59,8 @@ def load_dataset(
 
     Args:
         source: Id of a Minari data set (``D4RL/pointmaze/umaze-v2``, ``rlreg/pendulum/mixed-v0``),
-            or a path to a Minari folder, its HDF5 file, or a D4RL HDF5 file.
+            or a path to a Minari folder, its HDF5 file, or a D4RL HDF5 file; or the settings of a
+            run's data set, whose options count beside those given here.
         download: Let Minari download an id that is not on this machine.
         generate: Make an id of rlreg's own that is not on this machine.
         allow_non_finite: Let NaN, inf and numbers beyond 1e18 in.
@@ -79,11 +84,12 @@ def load_dataset(
         UnknownNameError: rlreg has no such data set of its own.
         DatasetError: The data cannot be used.
     """
+    given = source if isinstance(source, DatasetSettings) else DatasetSettings(id="-")
     options = LoadOptions(
-        allow_non_finite=allow_non_finite,
-        clip_actions=clip_actions,
-        cut_after_success=cut_after_success,
-        split_at_breaks=split_at_breaks,
+        allow_non_finite=allow_non_finite or given.allow_non_finite,
+        clip_actions=clip_actions or given.clip_actions,
+        cut_after_success=cut_after_success or given.cut_after_success,
+        split_at_breaks=split_at_breaks or given.split_at_breaks,
         memory_map=memory_map,
         memory_limit=memory_limit,
     )
@@ -102,7 +108,7 @@ def load_dataset(
 
 
 def locate(
-    source: str | os.PathLike[str],
+    source: Source,
     *,
     download: bool = False,
     generate: bool = False,
@@ -118,9 +124,7 @@ def locate(
         UnknownNameError: rlreg has no such data set of its own.
         DatasetError: What is there is no data set.
     """
-    if not isinstance(source, str | os.PathLike):
-        raise DatasetError(f"expected the id or the path of a data set, got {source!r}")
-    name = os.fspath(source)
+    name = _name_of(source)
     path = Path(name).expanduser()
     if not path.is_absolute():
         folder = _folder_of(name)
@@ -142,6 +146,14 @@ def locate(
     if folder is None:
         raise MissingDatasetError(f"data set {name} is still not in {minari_root()}")
     return folder
+
+
+def _name_of(source: Source) -> str:
+    if isinstance(source, DatasetSettings):
+        return source.id
+    if not isinstance(source, str | os.PathLike):
+        raise DatasetError(f"expected the id or the path of a data set, got {source!r}")
+    return os.fspath(source)
 
 
 def list_local() -> list[LocalDataset]:
