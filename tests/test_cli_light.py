@@ -219,7 +219,7 @@ def test_problems_are_in_the_json_error(call):
 
 
 def test_any_other_exception_is_called_a_bug(call, monkeypatch):
-    monkeypatch.setattr("rlreg.files.load_config", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("rlreg.files.collect", lambda *_, **__: 1 / 0)
     code, out, err = call("validate", "a.yaml", "--json")
     assert code == 1
     assert json.loads(out)["error"]["kind"] == "Bug"
@@ -231,7 +231,7 @@ def test_an_interrupt_is_130(call, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlreg.files.load_config", interrupt)
+    monkeypatch.setattr("rlreg.files.collect", interrupt)
     assert call("validate", "a.yaml")[0] == 130
 
 
@@ -577,6 +577,33 @@ def test_schema_diff_exits_with_3_for_a_breaking_change(call):
     assert call("schema", "diff", "probe", "old.json")[0] == 0
 
 
+def test_schema_diff_takes_both_flavours(call):
+    """What the file of the editor says of a field, `$ref` and all, is what the other one says."""
+    call("schema", "export", "s", "--learnable", "probe", "--flavour", "editor")
+    code, out, _ = call("schema", "diff", "s/probe.schema.json", "probe", "--json")
+    assert (code, json.loads(out)["changes"]) == (0, [])
+    schema = json.loads(Path("s/probe.schema.json").read_text())
+    schema["properties"]["gamma"]["maximum"] = 2
+    vector = schema["definitions"]["encoder.vector"]["properties"]
+    del vector["hidden_units"]["minItems"], vector["hidden_units"]["description"]
+    Path("old.json").write_text(json.dumps(schema))
+    for new in ("probe", "s/probe.schema.json"):
+        code, out, _ = call("schema", "diff", "old.json", new, "--json")
+        assert code == 3
+        changes = json.loads(out)["changes"]
+        assert [(change["path"], change["breaking"]) for change in changes] == [
+            ("gamma", True),
+            ("encoder.vector/hidden_units", True),
+        ]
+
+
+def test_schema_diff_of_a_foreign_schema_says_what_is_expected(call):
+    Path("other.json").write_text('{"$schema": "http://json-schema.org/draft-04/schema#"}')
+    code, _, err = call("schema", "diff", "other.json", "iql")
+    assert code == 2
+    assert "other.json: $schema is 'http://json-schema.org/draft-04/schema#'; expected" in err
+
+
 def test_schema_diff_of_a_config_file_says_what_is_expected(call):
     Path("run.yaml").write_text("learnable: {type: probe}\n")
     code, _, err = call("schema", "diff", "run.yaml", "probe")
@@ -643,6 +670,42 @@ def test_validate_reports_every_fault_once_with_its_place(call):
     ]
 
 
+class OfflineProbe(rlreg.LearnableConfig):
+    """Learns from a data set."""
+
+    regime: ClassVar[str] = "offline"
+    type: Literal["offline-probe"] = "offline-probe"
+
+
+def test_validate_reports_what_belongs_to_the_other_regime(call):
+    rlreg.register_learnable(OfflineProbe)
+    try:
+        Path("a.yaml").write_text(
+            "train:\n  n_epochs: 3\nlearnable: {type: offline-probe}\nenv: CartPole-v1\n"
+        )
+        code, out, err = call("validate", "a.yaml")
+    finally:
+        registry.forget_local(["offline-probe"])
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        "error: 2 problems",
+        "  a.yaml:2:13: train.n_epochs: is for online learnables; use train.n_steps and "
+        "train.n_steps_per_epoch",
+        "  a.yaml:4:6: env = 'CartPole-v1': 'offline-probe' learns from a data set; the "
+        "environment to evaluate in is evaluation.env",
+    ]
+
+
+def test_validate_lets_an_online_run_wait_for_its_environment(call):
+    Path("a.yaml").write_text("learnable: {type: probe}\n")
+    assert call("validate", "a.yaml")[0] == 0
+    code, _, err = call("validate", "a.yaml", "--set", "dataset=x/y-v0")
+    assert code == 2
+    assert err == (
+        "error: --set dataset=x/y-v0: dataset = x/y-v0: 'probe' learns from an environment\n"
+    )
+
+
 def test_explain_names_the_origin_of_every_value(call):
     Path("a.yaml").write_text("learnable:\n  type: probe\n  gamma: 0.5\n")
     code, out, _ = call(
@@ -661,6 +724,7 @@ def test_explain_names_the_origin_of_every_value(call):
     assert rows["seed"]["value"] == 3
     assert rows["logging[0].type"]["value"] == "jsonl"
     assert rows["train.n_steps"]["layer"] == "default"
+    assert rows["train.n_steps"]["value"] == 100_000  # what training takes where a file says null
     _, out, _ = call("explain", "a.yaml", "--changed")
     assert "learnable.gamma" in out
     assert "n_steps" not in out

@@ -12,6 +12,7 @@ from rlreg.cli.output import echo_json, echo_table, json_option, note
 
 if TYPE_CHECKING:
     from rlreg.config import LearnableConfig
+    from rlreg.overrides import Settings
     from rlreg.run_config import RunConfig
 
 preset_option = click.option("--preset", metavar="P", help="Preset, beneath the file.")
@@ -90,16 +91,14 @@ def _provide_schema(output: Path) -> None:
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:
+    from rlreg.atomic_file import write_text
     from rlreg.errors import FileFormatError
 
     if path.exists() and not force:
         raise FileFormatError(f"{path}: exists already; choose another name or give --force")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_text(path, text)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise FileFormatError(f"{path}: cannot be written: {error.strerror}") from error
 
 
@@ -111,16 +110,40 @@ def _write(path: Path, text: str, *, force: bool) -> None:
 def validate(file: str, *, preset: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check a config file; opens no data and no environment.
 
-    Every fault is reported with file, line and column.
+    Every fault is reported with file, line and column. A run may leave its environment to
+    rlreg train --env.
     """
-    from rlreg.files import load_config
+    from rlreg.files import collect, settle_settings
 
-    config = load_config(file, preset=preset, overrides=overrides)
+    settings = collect(file, preset=preset, overrides=overrides)
+    config = settle_settings(settings)
+    _refuse_misplaced(config, settings)
     what, name = _nature(config)
     if as_json:
         echo_json({"file": file, "valid": True, "kind": what, "learnable": name})
     else:
         click.echo(f"{file}: valid, a {what} of {name}")
+
+
+def _refuse_misplaced(config: LearnableConfig | RunConfig, settings: Settings) -> None:
+    """Raises where a run has what its learnable, offline or online, has no use for."""
+    from rlreg.errors import ConfigError
+    from rlreg.run_config import RunConfig
+    from rlreg.runtime.settling import settle_run  # light, as all that it imports
+
+    if not isinstance(config, RunConfig):
+        return
+    try:
+        settle_run(config)
+    except ConfigError as error:
+        located = [
+            settings.locate(problem)
+            for problem in error.problems
+            if not (problem.path == ("env",) and config.env is None)
+        ]
+        problems = [problem for _, problem in sorted(located, key=lambda item: item[0])]
+        if problems:
+            raise ConfigError(problems) from None
 
 
 def _nature(config: LearnableConfig | RunConfig) -> tuple[str, str]:
@@ -146,14 +169,18 @@ def explain(
 ) -> None:
     """Show each value of a config, where it comes from and what is allowed.
 
-    The origin is a default, a preset, a place in the file or a flag; later ones win.
+    The origin is a default, a preset, a place in the file or a flag; later ones win. What a run
+    leaves open is shown as training fills it in.
     """
     from rlreg.cli.explanation import explanation
     from rlreg.files import collect, settle_settings
+    from rlreg.run_config import RunConfig
+    from rlreg.run_defaults import fill_in
     from rlreg.yaml_text import flow
 
     settings = collect(file, preset=preset, overrides=overrides)
-    rows = explanation(settle_settings(settings), settings)
+    config = settle_settings(settings)
+    rows = explanation(fill_in(config) if isinstance(config, RunConfig) else config, settings)
     if changed:
         rows = [row for row in rows if row["layer"] != "default"]
     if as_json:

@@ -30,11 +30,13 @@ def import_command(
 
     Nothing in FILE is run. A file of settings without weights becomes a run file (-o iql.yaml).
     """
+    from rlreg.cli.train import plain_warnings
     from rlreg.files import dump_yaml
     from rlreg.runtime.archive import write_text
     from rlreg.runtime.learnable import Learnable
 
-    found = _read(library, source, learnable)
+    with plain_warnings():
+        found = _read(library, source, learnable)
     is_model = isinstance(found, Learnable)
     _check_output(source, output, is_model)
     if isinstance(found, Learnable):

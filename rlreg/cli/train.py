@@ -16,6 +16,7 @@ from rlreg.cli.output import echo_json, echo_table, json_option, note
 
 if TYPE_CHECKING:
     from rlreg.run_config import RunConfig
+    from rlreg.runtime.seeds import Arrangement
     from rlreg.runtime.train import RunResult
 
 EXIT_OFFSET = 128
@@ -53,12 +54,12 @@ class SignalFlag:
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
     """Shows our own warnings as one line on stderr, without the line of source they come from."""
-    from rlreg.errors import VersionWarning
+    from rlreg.errors import LeftOutWarning, VersionWarning
 
     before = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
-        if issubclass(category, VersionWarning):
+        if issubclass(category, VersionWarning | LeftOutWarning):
             note(f"warning: {message}")
         else:
             before(message, category, *args, **kwargs)
@@ -90,6 +91,13 @@ def set_option(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--steps", type=click.IntRange(1), help="Updates (offline), transitions (online).")
 @click.option("--seed", type=click.IntRange(0), help="Seed of everything random.")
 @click.option("--seeds", type=click.IntRange(1, 10_000), default=1, help="How many seeds to train.")
+@click.option(
+    "--arrange",
+    "arrangement",
+    type=click.Choice(["auto", "spread", "stacked"]),
+    default="auto",
+    help="Several seeds as processes, or as one computation; auto stacks on a GPU.",
+)
 @click.option("--device", help="auto, cpu, cuda, cuda:1, mps, xpu or an index.")
 @click.option("--preset", help="Settings that move together, e.g. iql/antmaze.")
 @set_option
@@ -103,6 +111,7 @@ def train(
     steps: int | None,
     seed: int | None,
     seeds: int,
+    arrangement: Arrangement,
     device: str | None,
     preset: str | None,
     overrides: tuple[str, ...],
@@ -117,12 +126,13 @@ def train(
     from rlreg.files import load_run
 
     flags = {
-        ("dataset",): ("--dataset", dataset),
         ("train", "n_steps"): ("--steps", steps),
         ("seed",): ("--seed", seed),
         ("device",): ("--device", device_value(device)),
     }
-    all_overrides = [*overrides, *_flag_overrides(flags)]
+    # The id first, so that --set can add how it is loaded.
+    named = _flag_overrides({("dataset",): ("--dataset", dataset)})
+    all_overrides = [*named, *overrides, *_flag_overrides(flags)]
     if env is not None:
         regime = load_run(source, preset=preset, overrides=all_overrides).learnable.regime
         path = ("env",) if regime == "online" else ("evaluation", "env")
@@ -133,7 +143,7 @@ def train(
         # Only now: what is wrong with the settings is said before torch is imported.
         from rlreg.runtime.train import train as train_run
 
-        result = train_run(run, out=out, seeds=seeds, should_stop=stop)
+        result = train_run(run, out=out, seeds=seeds, arrangement=arrangement, should_stop=stop)
     return _end(result, stop, as_json)
 
 

@@ -2,6 +2,11 @@
 
 Actions are sampled from the policy by the very path that evaluation takes, and every batch, of old
 and of new transitions, goes through the same scalers.
+
+Each episode begins with a seed of its own, made of the learnable's seed and of the number of
+transitions collected before it. So a run that was saved between two episodes goes on as if nothing
+had happened, in any environment whose randomness comes from `reset(seed=...)`, and no state of the
+environment has to be saved.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ class OnlineSettings:
     n_updates: int
     update_start_step: int
     random_steps: int
+    steps_done: int = 0
 
     def __post_init__(self) -> None:
         for name in ("n_steps", "n_steps_per_epoch", "update_interval", "n_updates"):
@@ -40,11 +46,14 @@ class OnlineSettings:
                 raise ConfigError(f"{name} must be at least 1")
         if self.update_start_step < 0 or self.random_steps < 0:
             raise ConfigError("update_start_step and random_steps must not be negative")
+        if not 0 <= self.steps_done < self.n_steps:
+            raise ConfigError(f"steps_done must be from 0 to {self.n_steps - 1}, below n_steps")
 
     @property
-    def total_updates(self) -> int:
-        """Updates in all steps."""
-        return sum(self.updates_at(step) for step in range(1, self.n_steps + 1))
+    def updates_left(self) -> int:
+        """Updates in the steps that are not done yet."""
+        steps = range(self.steps_done + 1, self.n_steps + 1)
+        return sum(self.updates_at(step) for step in steps)
 
     def updates_at(self, step: int) -> int:
         """Updates after a step, counted from 1."""
@@ -74,7 +83,7 @@ class OnlineFitter:
         env: One gymnasium environment, or what makes one.
         buffer: Where transitions go and batches come from.
         settings: How often what happens.
-        update: Does a number of updates on the buffer and returns sums of metrics.
+        update: Does a number of plain updates on the buffer and returns sums of metrics.
     """
 
     def __init__(
@@ -97,6 +106,7 @@ class OnlineFitter:
             raise
         self._returns: deque[float] = deque(maxlen=_NUM_EPISODES)
         self._return = 0.0
+        self._is_compile_settled = False
 
     def _prepare(self, buffer: ReplayBuffer | None) -> ReplayBuffer:
         learnable, env = self.learnable, self.env
@@ -114,27 +124,40 @@ class OnlineFitter:
         learnable.check_spaces(buffer.observation_space, buffer.action_space)
         buffer.device = learnable.device
         # A schedule over the run stretches: its end is the end of what is added here.
-        learnable.set_total_steps(learnable.grad_step + self.settings.total_updates)
+        learnable.set_total_steps(learnable.grad_step + self.settings.updates_left)
         return buffer
 
     def epochs(self) -> Iterator[Metrics]:
         """Collects and trains; gives the metrics of each epoch at its end."""
         settings, epoch = self.settings, _Epoch()
-        # Going on with a buffer means new episodes, not those it holds already.
-        seeds = np.random.SeedSequence([self.learnable.seed, self.buffer.num_added])
-        first, second = (int(word) for word in seeds.generate_state(2))
-        self.env.action_space.seed(first)
-        observation, _ = self.env.reset(seed=second)
-        for step in range(1, settings.n_steps + 1):
+        observation = self._reset()
+        for step in range(settings.steps_done + 1, settings.n_steps + 1):
             observation = self._step(observation, is_random=step <= settings.random_steps)
             count = settings.updates_at(step)
             if count:
                 self.learnable.train_mode(True)
                 with self.learnable.private_rng():
-                    epoch.add(self._update(self.buffer, count), count)
+                    epoch.add(self._updates()(self.buffer, count), count)
             if step % settings.n_steps_per_epoch == 0 or step == settings.n_steps:
                 yield {**epoch.metrics(), **self._rollouts()}
                 epoch = _Epoch()
+
+    def _reset(self) -> Any:
+        """Begins an episode; going on with a buffer means new ones, not those it holds already."""
+        seeds = np.random.SeedSequence([self.learnable.seed, self.buffer.num_added])
+        first, second = (int(word) for word in seeds.generate_state(2))
+        self.env.action_space.seed(first)
+        self._return = 0.0
+        return self.env.reset(seed=second)[0]
+
+    def _updates(self) -> Callable[[Any, int], dict[str, Any]]:
+        """Returns what does updates: compiled ones where that was asked for and is possible."""
+        if self.learnable.compile != "on":
+            return self._update
+        if not self._is_compile_settled:
+            self.learnable.settle_compile(self.buffer, self.settings.updates_left)
+            self._is_compile_settled = True
+        return self.learnable.run_updates if self.learnable.is_compiled else self._update
 
     def _step(self, observation: Any, *, is_random: bool) -> Any:
         """Takes a step and returns the observation to go on from."""
@@ -155,8 +178,7 @@ class OnlineFitter:
         if not (terminated or truncated):
             return following
         self._returns.append(self._return)
-        self._return = 0.0
-        return env.reset()[0]
+        return self._reset()
 
     def _rollouts(self) -> Metrics:
         metrics = {
@@ -171,3 +193,35 @@ class OnlineFitter:
         """Closes the environment, if it was made here."""
         if self._is_own:
             self.env.close()
+
+
+def fit_online(
+    learnable: OfflineLearnable,
+    env: EnvLike,
+    buffer: ReplayBuffer | None,
+    settings: OnlineSettings,
+    update: Callable[[Any, int], dict[str, Any]],
+    end: Callable[[int, Metrics], None],
+) -> Iterator[tuple[int, Metrics]]:
+    """Does what :meth:`OfflineLearnable.fit_online` promises; the arguments are checked at once.
+
+    Args:
+        learnable: Built and fitted here if that is not done yet.
+        env: One gymnasium environment, or what makes one.
+        buffer: Where transitions go and batches come from.
+        settings: How often what happens.
+        update: Does a number of plain updates on the buffer and returns sums of metrics.
+        end: Called with number and metrics of each epoch.
+    """
+    fitter = OnlineFitter(learnable, env, buffer, settings, update)
+
+    def epochs() -> Iterator[tuple[int, Metrics]]:
+        first = settings.steps_done // settings.n_steps_per_epoch + 1
+        try:
+            for epoch, metrics in enumerate(fitter.epochs(), start=first):
+                end(epoch, metrics)
+                yield epoch, metrics
+        finally:
+            fitter.close()
+
+    return epochs()

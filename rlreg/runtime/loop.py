@@ -195,29 +195,41 @@ class RunLoop:
         Returns:
             Whether the run is finished; ``False`` if it was asked to stop, with a checkpoint saved.
         """
-        (self.folder.path / CHECKPOINTS).mkdir(exist_ok=True)
         try:
-            if self.run.evaluation.at_start and self.state.step == 0 and not self.state.best:
-                self._start_row()
+            self.begin()
             while not self.state.is_over:
                 epoch = self._next(epochs)
                 if epoch is None:
                     break
-                self._end_epoch(epoch, num_epochs, unit)
+                self.end_epoch(epoch, num_epochs, unit)
                 self.tick()
-            self.baselines = self.judge.baselines(self.run, self.learnable, self.tick)
+            self.finish()
         except StopRequested:
-            self._save_last()
+            self.save_last()
             return False
         finally:
             epochs.close()
         return True
 
+    def begin(self) -> None:
+        """Does what comes before the first epoch."""
+        (self.folder.path / CHECKPOINTS).mkdir(exist_ok=True)
+        if self.run.evaluation.at_start and self.state.step == 0 and not self.state.best:
+            self._start_row()
+
+    def finish(self) -> None:
+        """Does what comes after the last epoch."""
+        self.baselines = self.judge.baselines(self.run, self.learnable, self.tick)
+
+    def count_speed(self, n_steps: int, seconds: float) -> None:
+        """Notes in how many seconds the steps of an epoch were trained."""
+        self._speeds.append((n_steps, seconds))
+
     def _next(self, epochs: Generator[Epoch]) -> Epoch | None:
         before, begun = self._num_ticked, time.perf_counter()
         epoch = next(epochs, None)
         if epoch is not None and self._num_ticked > before:
-            self._speeds.append((self._num_ticked - before, time.perf_counter() - begun))
+            self.count_speed(self._num_ticked - before, time.perf_counter() - begun)
         return epoch
 
     def _start_row(self) -> None:
@@ -226,7 +238,8 @@ class RunLoop:
             self.loggers.metrics(self.state.step, {"wall_s": self.wall_s, **row})
             self._save_epoch(is_last=False)
 
-    def _end_epoch(self, epoch: Epoch, num_epochs: int | None, unit: str) -> None:
+    def end_epoch(self, epoch: Epoch, num_epochs: int | None, unit: str) -> None:
+        """Evaluates, writes the row and saves."""
         number = self.state.epoch + 1
         row = {_grouped(name): value for name, value in epoch.metrics.items()}
         if self._speeds:
@@ -285,7 +298,8 @@ class RunLoop:
         self.folder.prune(settings.keep)
         self.loggers.checkpoint(self.folder.last)
 
-    def _save_last(self) -> None:
+    def save_last(self) -> None:
+        """Saves what resume reads, wherever the run stands."""
         self._name_last(self._write())
         self.loggers.checkpoint(self.folder.last)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from rlreg.errors import ConfigError, DatasetError
 from rlreg.runtime.batch import Batch, check_batch
 from rlreg.runtime.learnable import Learnable
+from rlreg.runtime.stacking import NotStackedError, StackedUpdates
 
 if TYPE_CHECKING:
     from rlreg.runtime.data import TransitionDataset
@@ -36,8 +37,7 @@ class Source(Protocol):
 CHUNK = 50
 """Updates between two looks at the clock and at signals.
 
-Sums of metrics are formed chunk by chunk, so that an epoch that was interrupted gives the same bits
-as one that was not.
+Sums of metrics are formed chunk by chunk, so that an interrupted epoch gives the same bits.
 """
 
 
@@ -97,14 +97,14 @@ class OfflineLearnable(Learnable):
         """
         raise NotImplementedError(f"{type(self).__name__} does not write update")
 
-    def settle_compile(self, dataset: TransitionDataset, n_steps: int) -> str:
+    def settle_compile(self, dataset: Source, n_steps: int) -> str:
         """Decides whether a run's updates are compiled, and makes ready for it.
 
         ``fit`` and ``train`` call it before the first update. A learnable with a compiled path
         overrides it, together with :meth:`run_updates`, and sets ``is_compiled``.
 
         Args:
-            dataset: On the device.
+            dataset: Where batches come from.
             n_steps: Updates of the whole run, which ``compile="auto"`` goes by.
 
         Returns:
@@ -112,6 +112,24 @@ class OfflineLearnable(Learnable):
         """
         del dataset, n_steps
         return ""
+
+    def stacked_with(
+        self, peers: Sequence[OfflineLearnable], dataset: TransitionDataset
+    ) -> StackedUpdates:
+        """Trains this learnable and its peers, equal but for their seeds, as one computation.
+
+        A learnable with such a path overrides it, with the parts in `rlreg.runtime.stacking`. Each
+        member has to end within rounding of what it becomes by itself.
+
+        Args:
+            peers: Built for the same spaces, with equal configs, at the same update.
+            dataset: Where batches come from, on the device.
+
+        Raises:
+            NotStackedError: If that is not possible; seeds are then trained one by one.
+        """
+        del peers, dataset
+        raise NotStackedError(f"{self.config.get_type()!r} has no stacked updates")
 
     def prepare_batch(self, raw: Mapping[str, Any]) -> Batch:
         """Checks a batch, moves it to the device and scales it."""
@@ -243,6 +261,7 @@ class OfflineLearnable(Learnable):
         n_updates: int = 1,
         update_start_step: int = 0,
         random_steps: int = 0,
+        steps_done: int = 0,
         eval_env: EnvLike | None = None,
         n_episodes: int = 10,
         callbacks: Sequence[Callback] = (),
@@ -253,8 +272,15 @@ class OfflineLearnable(Learnable):
 
         Actions are drawn with :meth:`sample_action`. One set of scalers, the learnable's, serves
         the data set and what is collected. Learning-rate schedules that run over the whole run end
-        with the last update of this call. Only the buffer remembers: called again with the same
-        one, training goes on, in a new episode.
+        with the last update of this call. Called again with the same buffer, training goes on, in a
+        new episode.
+
+        To go on after an interruption, restore the learnable (``save``, ``rlreg.load``) and the
+        buffer (``state_dict``, ``load_state_dict``) and say how many of ``n_steps`` are done. Saved
+        between two episodes, the rest is bit for bit the same on a CPU, if all that is random in
+        the environment comes from ``reset(seed=...)``: every episode has a seed of its own. Saved
+        within one, the rest begins with a new episode. Updates are compiled with ``compile="on"``
+        alone: with few of them between two steps, ``auto`` does not find that it pays.
 
         Args:
             env: One environment, or what makes one; reset with the learnable's seed.
@@ -266,6 +292,7 @@ class OfflineLearnable(Learnable):
             n_updates: Updates in a round.
             update_start_step: Steps before the first round.
             random_steps: Steps with uniformly random actions at the beginning.
+            steps_done: Steps of ``n_steps`` that were done before this call.
             eval_env: Where the best actions are evaluated after each epoch.
             n_episodes: Episodes of that evaluation.
             callbacks: Called with the learnable, epoch and updates so far after each epoch.
@@ -280,26 +307,20 @@ class OfflineLearnable(Learnable):
             EnvironmentSpecError: If the environment has other spaces than the learnable.
             NonFiniteError: If the environment or an update gave NaN or inf.
         """
-        from rlreg.runtime.finetune import OnlineFitter, OnlineSettings
+        from rlreg.runtime.finetune import OnlineSettings, fit_online
         from rlreg.runtime.progress import progress
 
-        settings = OnlineSettings(
-            n_steps, n_steps_per_epoch, update_interval, n_updates, update_start_step, random_steps
-        )
+        often = (update_interval, n_updates, update_start_step, random_steps)
+        settings = OnlineSettings(n_steps, n_steps_per_epoch, *often, steps_done)
 
-        def epochs() -> Iterator[tuple[int, Metrics]]:
-            for epoch, metrics in enumerate(fitter.epochs(), start=1):
-                if eval_env is not None:
-                    result = self.evaluate(eval_env, n_episodes)
-                    metrics["evaluation/mean_return"] = result.mean_return
-                self._end_epoch(epoch, metrics, callbacks, logger)
-                yield epoch, metrics
+        def end(epoch: int, metrics: Metrics) -> None:
+            if eval_env is not None:
+                result = self.evaluate(eval_env, n_episodes)
+                metrics["evaluation/mean_return"] = result.mean_return
+            self._end_epoch(epoch, metrics, callbacks, logger)
 
-        fitter = OnlineFitter(self, env, buffer, settings, self._update_on)
-        try:
-            return list(progress(epochs(), n_steps, n_steps_per_epoch, is_shown=show_progress))
-        finally:
-            fitter.close()
+        epochs = fit_online(self, env, buffer, settings, self._update_on, end)
+        return list(progress(epochs, n_steps, n_steps_per_epoch, is_shown=show_progress))
 
     def train_epoch(
         self,
@@ -332,7 +353,7 @@ class OfflineLearnable(Learnable):
                 tick(count)
         return {name: total / n_steps for name, total in partial.totals.items()}
 
-    def run_updates(self, dataset: TransitionDataset, n_steps: int) -> dict[str, Tensor]:
+    def run_updates(self, dataset: Source, n_steps: int) -> dict[str, Tensor]:
         """The inner loop; a learnable with a faster one (compiled, graphed) overrides it.
 
         Returns:

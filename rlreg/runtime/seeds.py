@@ -1,7 +1,8 @@
-"""The same run with several seeds, side by side on the cores, and what they say together.
+"""The same run with several seeds, and what they say together.
 
-Each seed is a process of its own with a fixed number of threads, so it is bit-equal to a run by
-itself with as many threads.
+Spread over the cores, each seed is a process of its own with a fixed number of threads, so it is
+bit-equal to a run by itself with as many threads. Stacked on a GPU, all seeds are one computation
+in this process (`stacked_seeds.py`), each within rounding of a run by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,13 +21,15 @@ from rlreg.documents import RUN_FILE
 from rlreg.errors import RunError
 from rlreg.files import dump_yaml
 from rlreg.run_config import RunConfig
+from rlreg.run_defaults import DEFAULT_DATASET
 from rlreg.runtime.archive import write_text
 from rlreg.runtime.data.load import load_dataset
 from rlreg.runtime.lock import differences, lock_from_json, lock_of
 from rlreg.runtime.progress import Display
 from rlreg.runtime.runs import RunFolder, read_json, require_empty, to_text
-from rlreg.runtime.settling import DEFAULT_DATASET
-from rlreg.runtime.train import RunResult, resume, train
+from rlreg.runtime.stacked_seeds import check_stackable, train_stacked
+from rlreg.runtime.stacking import NotStackedError
+from rlreg.runtime.train import RunResult, make_learnable, resume, train
 
 SEEDS_FILE = "seeds.json"
 SUMMARY_FILE = "summary.json"
@@ -35,27 +38,59 @@ _CONFIDENCE = 0.95
 _POLL_S = 0.1
 
 StopFunction = Callable[[], bool]
+Arrangement = Literal["auto", "spread", "stacked"]
+"""How seeds are trained: in processes, as one computation, or as fits the device."""
 
 
 def train_seeds(
-    run: RunConfig, out: Path, num_seeds: int, show_progress: bool, should_stop: StopFunction
+    run: RunConfig,
+    out: Path,
+    num_seeds: int,
+    show_progress: bool,
+    should_stop: StopFunction,
+    arrangement: Arrangement = "auto",
 ) -> RunResult:
     """Trains a resolved run with ``num_seeds`` seeds from its own on.
+
+    Args:
+        run: The resolved run.
+        out: Folder of all, new or empty.
+        num_seeds: How many.
+        show_progress: Whether to show anything.
+        should_stop: Asked every few updates; ``True`` ends training with checkpoints.
+        arrangement: ``auto`` stacks on a GPU. What cannot be stacked is spread, with a notice.
 
     Raises:
         RunError: If ``out`` is not empty, or a seed failed.
     """
     require_empty(out)
-    if run.dataset == DEFAULT_DATASET:
+    if run.dataset is not None and str(run.dataset) == DEFAULT_DATASET:
         load_dataset(run.dataset, generate=True).close()  # made once, not by all at once
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_text(out / RUN_FILE, dump_yaml(run))
         seeds = list(range(run.seed, run.seed + num_seeds))
-        write_text(out / SEEDS_FILE, to_text({"seeds": seeds}))
+        settled = _settle(run, arrangement, is_shown=show_progress)
+        write_text(out / SEEDS_FILE, to_text({"seeds": seeds, "arrangement": settled}))
     except OSError as error:
         raise RunError(f"{out}: cannot be written: {error.strerror or error}") from error
-    return _run_all(run, out, seeds, show_progress, should_stop)
+    return _run_all(run, out, seeds, settled, show_progress, should_stop)
+
+
+def _settle(run: RunConfig, wanted: Arrangement, *, is_shown: bool) -> Arrangement:
+    """Decides whether seeds are stacked; written down, so that a resumed run does the same."""
+    if wanted == "spread":
+        return "spread"
+    if wanted == "auto" and make_learnable(run).device.type == "cpu":
+        return "spread"
+    try:
+        check_stackable(run)
+    except NotStackedError as error:
+        display = Display(0, is_shown=is_shown)
+        display.note(f"the seeds are not stacked but spread over the cores: {error}")
+        display.close()
+        return "spread"
+    return "stacked"
 
 
 def is_seeds_folder(path: Path) -> bool:
@@ -67,7 +102,8 @@ def resume_seeds(
     path: Path, show_progress: bool, should_stop: StopFunction, *, strict_lock: bool = False
 ) -> RunResult:
     """Goes on with the seeds that are not finished."""
-    run, seeds = RunFolder.open(path).read_run(), read_json(path / SEEDS_FILE)["seeds"]
+    run, settings = RunFolder.open(path).read_run(), read_json(path / SEEDS_FILE)
+    seeds, arrangement = settings["seeds"], settings.get("arrangement", "spread")
     if (
         all(_summary_of(path, seed) is not None for seed in seeds)
         and (path / SUMMARY_FILE).exists()
@@ -75,7 +111,7 @@ def resume_seeds(
         return RunResult(path, "already finished", read_json(path / SUMMARY_FILE))
     if strict_lock:
         _require_same_code(path, run, seeds)
-    return _run_all(run, path, seeds, show_progress, should_stop)
+    return _run_all(run, path, seeds, arrangement, show_progress, should_stop)
 
 
 def _require_same_code(path: Path, run: RunConfig, seeds: list[int]) -> None:
@@ -89,21 +125,38 @@ def _require_same_code(path: Path, run: RunConfig, seeds: list[int]) -> None:
 
 
 def _run_all(
-    run: RunConfig, out: Path, seeds: list[int], show_progress: bool, should_stop: StopFunction
+    run: RunConfig,
+    out: Path,
+    seeds: list[int],
+    arrangement: Arrangement,
+    show_progress: bool,
+    should_stop: StopFunction,
 ) -> RunResult:
-    display = Display(len(seeds), unit="seeds", is_shown=show_progress)
-    try:
-        if any(entry.is_local for entry in lock_of(run)):
-            # What was registered by call exists in this process alone.
-            is_finished = _run_here(run, out, seeds, should_stop)
-        else:
-            is_finished = _run_apart(out, seeds, display, should_stop)
-    finally:
-        display.close()
+    if arrangement == "stacked":
+        waiting = {s: _folder_of(out, s) for s in seeds if _summary_of(out, s) is None}
+        is_finished = not waiting or train_stacked(
+            run, waiting, show_progress=show_progress, should_stop=should_stop
+        )
+    else:
+        is_finished = _run_one_by_one(run, out, seeds, show_progress, should_stop)
     summary = summarize(run, [_summary_of(out, seed) for seed in seeds], seeds)
     if is_finished:
         write_text(out / SUMMARY_FILE, to_text(summary))
     return RunResult(out, "finished" if is_finished else "interrupted", summary)
+
+
+def _run_one_by_one(
+    run: RunConfig, out: Path, seeds: list[int], show_progress: bool, should_stop: StopFunction
+) -> bool:
+    """Runs every seed as a run of its own, side by side where that is possible."""
+    display = Display(len(seeds), unit="seeds", is_shown=show_progress)
+    try:
+        if any(entry.is_local for entry in lock_of(run)):
+            # What was registered by call exists in this process alone.
+            return _run_here(run, out, seeds, should_stop)
+        return _run_apart(out, seeds, display, should_stop)
+    finally:
+        display.close()
 
 
 def _folder_of(out: Path, seed: int) -> Path:

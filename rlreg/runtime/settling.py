@@ -1,17 +1,12 @@
-"""From a run as written to one with nothing left open: what depends on the regime is filled in."""
+"""From a run as written to one that can begin: filled in, and nothing of the other regime."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from rlreg.errors import ConfigError, Problem
 from rlreg.run_config import RunConfig
-from rlreg.runtime.online import EPOCH_LENGTH
-
-DEFAULT_DATASET = "rlreg/pendulum/mixed-v0"
-DEFAULT_UPDATES = 10_000
-DEFAULT_TRANSITIONS = 100_000
+from rlreg.run_defaults import fill_in
 
 
 def settle_run(run: RunConfig) -> RunConfig:
@@ -24,21 +19,7 @@ def settle_run(run: RunConfig) -> RunConfig:
     problems = list(_misplaced(run, is_online))
     if problems:
         raise ConfigError(problems)
-    train_update: dict[str, Any] = {}
-    if is_online and run.train.n_steps is None and run.train.n_epochs is None:
-        train_update["n_steps"] = DEFAULT_TRANSITIONS
-    if is_online and run.train.n_epochs is not None and run.train.epoch_length is None:
-        train_update["epoch_length"] = EPOCH_LENGTH
-    if not is_online and run.train.n_steps is None:
-        train_update["n_steps"] = DEFAULT_UPDATES
-    update: dict[str, Any] = {"train": run.train.model_copy(update=train_update)}
-    if run.evaluation.at_start is None:
-        update["evaluation"] = run.evaluation.model_copy(update={"at_start": is_online})
-    if run.name is None:
-        update["name"] = run.learnable.get_type()
-    if not is_online and run.dataset is None:
-        update["dataset"] = DEFAULT_DATASET
-    return run.model_copy(update=update)
+    return fill_in(run)
 
 
 def _misplaced(run: RunConfig, is_online: bool) -> Iterator[Problem]:
@@ -66,7 +47,7 @@ def _misplaced_online(run: RunConfig) -> Iterator[Problem]:
                 hint = f"{name!r} learns from an environment"
                 yield Problem(("evaluation", key), "needs a data set", chosen, hint)
     if run.dataset is not None:
-        yield Problem(("dataset",), f"{name!r} learns from an environment", run.dataset)
+        yield Problem(("dataset",), f"{name!r} learns from an environment", str(run.dataset))
     if run.env is None:
         hint = "for example --env CartPole-v1"
         yield Problem(("env",), f"{name!r} needs an environment to train in", hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import numpy as np
@@ -100,6 +101,45 @@ def test_a_run_measures_cloning_beside_its_learnable(tiny, minari_root, tmp_path
     assert [row["evaluation/action_difference"] > 0 for row in rows] == [True, True]
     again = rlreg.train(run, out=tmp_path / "again", show_progress=False)
     assert again.summary["baselines"] == result.summary["baselines"]
+
+
+@pytest.mark.parametrize("point", ["first", "second"])
+def test_a_run_interrupted_while_it_clones_ends_like_the_undisturbed_one(
+    tiny, minari_root, tmp_path, point
+):
+    """Cloning begins anew then, from the seed of the run, and gives the same figures."""
+    run = {
+        "learnable": {"type": "tiny_bc"},
+        "train": {"n_steps": 120, "n_steps_per_epoch": 120},
+        "evaluation": {"n_episodes": 1, "baselines": ["random", "bc", "bc10"]},
+    }
+    whole = rlreg.train(run, out=tmp_path / "whole", show_progress=False)
+    seen = []
+
+    def stop():
+        """Asks to stop in the second chunk of the first or of the second cloning."""
+        names = [frame.function for frame in inspect.stack()]
+        if "clone" in names:
+            seen.append(names)
+        return len(seen) == {"first": 2, "second": 5}[point]
+
+    broken = rlreg.train(run, out=tmp_path / "r", show_progress=False, should_stop=stop)
+    assert broken.status == "interrupted"
+    assert not (tmp_path / "r" / "summary.json").exists()
+    resumed = rlreg.resume(tmp_path / "r", show_progress=False)
+    assert resumed.status == "finished"
+    for key in ("baselines", "evaluations", "best", "final", "steps"):
+        assert resumed.summary[key] == whole.summary[key]
+    files = [tmp_path / name / "last.rlreg" for name in ("whole", "r")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    rows = [
+        [
+            json.loads(line)["step"]
+            for line in (file.parent / "metrics.jsonl").read_text().splitlines()
+        ]
+        for file in files
+    ]
+    assert rows[0] == rows[1] == [120]
 
 
 def test_evaluators_need_no_environment(tiny, minari_root, tmp_path):

@@ -247,7 +247,7 @@ def test_an_exception_anywhere_leaves_a_run_that_goes_on(run, tmp_path, monkeypa
     class Killed(BaseException):
         pass
 
-    points = [("_write", 1), ("_name_last", 0), ("_name_last", 1), ("_end_epoch", 2)]
+    points = [("_write", 1), ("_name_last", 0), ("_name_last", 1), ("end_epoch", 2)]
     for name, calls in points:
         folder = tmp_path / f"{name}-{calls}"
         original, seen = getattr(loop_module.RunLoop, name), iter(range(100))

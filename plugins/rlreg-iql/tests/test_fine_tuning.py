@@ -6,6 +6,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import rlreg
 from rlreg import TransitionDataset
 from rlreg.errors import ConfigError, EnvironmentSpecError
 from rlreg.runtime.data.replay import ReplayBuffer
@@ -181,8 +182,117 @@ def test_going_on_plays_other_episodes(make, data):
     buffer = ReplayBuffer(dataset=data)
     tune(learnable, env, buffer)
     tune(learnable, env, buffer)
-    assert len(set(env.seeds)) == 2
     assert buffer.num_online == 40
+    assert len(env.seeds) == env.episode == 10  # 8 of 5 steps, and the first of what did not come
+    assert len(set(env.seeds)) == 9  # which the second call begins with
+
+
+RESUMED = {
+    "n_steps": 30,
+    "n_steps_per_epoch": 5,
+    "random_steps": 8,
+    "update_interval": 2,
+    "n_updates": 3,
+    "update_start_step": 6,
+}
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Drawn(Aim):
+    """Draws at a reset whether the episode ends in a terminal state, instead of counting."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        self.episode = 3 if self.np_random.random() < 0.5 else 1
+        return observation, info
+
+
+def interrupted_after(path, data, make, done):
+    """Fine-tunes, saves everything at the end of an epoch and is interrupted there."""
+    learnable, buffer = make(), ReplayBuffer(dataset=data, balanced_share=0.5)
+    learnable.fit(data, 5, show_progress=False)
+    states = []
+
+    def stop(one, epoch, step):
+        if epoch * 5 == done:
+            one.save(path)
+            states.append(buffer.state_dict())
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        tune(learnable, Drawn(), buffer, callbacks=[stop], **RESUMED)
+    return states[0]
+
+
+@pytest.mark.parametrize("done", [5, 10, 25])
+def test_fine_tuning_saved_between_two_episodes_goes_on_bit_for_bit(make, data, tmp_path, done):
+    settings = {
+        "actor_optim_factory": {
+            "type": "adam",
+            "lr_scheduler_factory": {"type": "cosine_annealing"},
+        }
+    }
+    whole, buffer = make(**settings), ReplayBuffer(dataset=data, balanced_share=0.5)
+    whole.fit(data, 5, show_progress=False)
+    expected = tune(whole, Drawn(), buffer, **RESUMED)
+    path = tmp_path / "model.rlreg"
+    state = interrupted_after(path, data, lambda: make(**settings), done)
+    resumed = rlreg.load(path, device="cpu")
+    again = ReplayBuffer(dataset=data, balanced_share=0.5)
+    again.load_state_dict(state)
+    history = tune(resumed, Drawn(), again, steps_done=done, **RESUMED)
+    assert [epoch for epoch, _ in history] == [epoch for epoch, _ in expected][done // 5 :]
+    for (_, one), (_, two) in zip(history, expected[done // 5 :], strict=True):
+        own = {name: value for name, value in two.items() if name != "episode/return_mean"}
+        assert own == {name: one[name] for name in own}
+    for name, value in whole.state_dict()["networks"]["policy"].items():
+        assert torch.equal(value, resumed.state_dict()["networks"]["policy"][name])
+    for name, value in buffer.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]) if name in ("numbers", "images") else 1
+    assert whole.grad_step == resumed.grad_step
+
+
+def test_fine_tuning_saved_within_an_episode_goes_on_with_a_new_one(make, data):
+    learnable, env = make(), Aim()
+    buffer = ReplayBuffer(dataset=data)
+    tune(learnable, env, buffer, 7)  # the second episode has two steps
+    assert (env.episode, env.step_number) == (2, 2)
+    following = Aim()
+    tune(learnable, following, buffer, 12, steps_done=7)
+    assert (following.episode, following.step_number) == (2, 0)
+    assert buffer.num_online == 12
+
+
+def test_steps_done_must_leave_something_to_do(make, data):
+    with pytest.raises(ConfigError, match="steps_done must be from 0 to 9"):
+        tune(make(), Aim(), ReplayBuffer(dataset=data), 10, steps_done=10)
+
+
+@pytest.mark.parametrize("mode", ["on", "auto", "off"])
+def test_fine_tuning_is_compiled_only_if_that_is_asked_for(make, data, monkeypatch, mode):
+    """The step runs as it is handed to the compiler, without compiling it."""
+    from rlreg_iql import compiled
+
+    monkeypatch.setattr(compiled, "_compile", lambda step: step)
+    plain, asked = make(), make()
+    asked.compile = mode
+    calls = []
+    original = compiled.CompiledUpdates.run
+
+    def counted(self, draw, n_updates):
+        calls.append(n_updates)
+        return original(self, draw, n_updates)
+
+    monkeypatch.setattr(compiled.CompiledUpdates, "run", counted)
+    plain.compile = "off"
+    for learnable in (plain, asked):
+        tune(learnable, Aim(), ReplayBuffer(dataset=data), 10, update_start_step=4)
+    assert calls == ([1] * 6 if mode == "on" else [])
+    for one, two in zip(plain.policy.parameters(), asked.policy.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
 
 
 def test_a_schedule_over_the_run_ends_with_the_last_update(make, data):

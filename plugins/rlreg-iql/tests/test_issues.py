@@ -163,6 +163,11 @@ def test_sharing_an_encoder_is_refused_and_every_parameter_has_one_owner(make_iq
         assert len(set(owned)) == len(owned)
 
 
+def test_the_order_of_steps_of_corl_is_refused_by_name():
+    with pytest.raises(ConfigError, match="update_rule = 'corl': expected 'd3rlpy' or 'paper'"):
+        rlreg.make_config("iql", update_rule="corl")
+
+
 def test_settings_of_corl_and_of_the_paper_are_compared_by_name(tmp_path, capsys):
     """CORL on hopper: a deterministic policy on standardised observations."""
     paper, corl = tmp_path / "paper.yaml", tmp_path / "corl.yaml"

@@ -8,7 +8,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rlreg.errors import ConfigError, NonFiniteError
+from rlreg import TransitionDataset
+from rlreg.errors import ConfigError, DatasetError, NonFiniteError
 from rlreg.runtime.batch import Batch
 from rlreg_iql.learner import RULES
 from rlreg_iql.networks import CriticList, StackedCritics, join_critics
@@ -78,6 +79,84 @@ def test_the_next_state_of_a_termination_has_no_influence(rule, make_iql, make_b
     for _ in range(3):
         assert first.update(batch) == second.update(changed)
     assert_same(take(first), take(second))
+
+
+BATCH_NORM = {"type": "vector", "hidden_units": [8, 8], "use_batch_norm": True}
+BATCH_NORM_PIXEL = {
+    "type": "pixel",
+    "filters": [[4, 4, 2]],
+    "feature_size": 8,
+    "use_batch_norm": True,
+}
+
+
+@pytest.mark.parametrize("rule", RULE_NAMES)
+@pytest.mark.parametrize("encoder", [BATCH_NORM, BATCH_NORM_PIXEL], ids=["vector", "pixel"])
+def test_the_next_state_of_a_termination_has_no_influence_through_batch_normalisation(
+    rule, encoder, make_iql, make_batch, snapshot
+):
+    """Nor on the running statistics, which the snapshots hold too."""
+    take, assert_same = snapshot
+    space = spaces.Box(0, 255, (3, 12, 12), np.uint8) if encoder["type"] == "pixel" else None
+    settings = {f"{name}_encoder_factory": encoder for name in ("actor", "critic", "value")}
+    first, second = (make_iql(space, update_rule=rule, **settings) for _ in range(2))
+    batch = make_batch(first)
+    changed = {**batch, "next_observations": batch["next_observations"].copy()}
+    is_terminal = batch["terminations"] > 0
+    assert 1 < is_terminal.sum() < 11
+    changed["next_observations"][is_terminal] = 255
+    for _ in range(3):
+        assert first.update(batch) == second.update(changed)
+    assert_same(take(first), take(second))
+    other = {**batch, "next_observations": batch["next_observations"].copy()}
+    other["next_observations"][~is_terminal] = 0
+    assert first.update(batch)["q_loss"] != second.update(other)["q_loss"]
+
+
+@pytest.mark.parametrize("rule", RULE_NAMES)
+@pytest.mark.parametrize("encoder", [None, BATCH_NORM], ids=["plain", "batch norm"])
+def test_nan_after_a_termination_harms_nobody_once_it_was_let_in(
+    rule, encoder, make_iql, make_batch, snapshot
+):
+    """A batch by hand is refused (below); data let in with allow_non_finite come unchecked."""
+    take, assert_same = snapshot
+    settings = {"value_encoder_factory": encoder} if encoder else {}
+    first, second = (make_iql(update_rule=rule, **settings) for _ in range(2))
+    raw = make_batch(first)
+    is_terminal = torch.from_numpy(raw["terminations"] > 0)
+    for _ in range(2):
+        batch, poisoned = first.prepare_batch(raw), second.prepare_batch(copy.deepcopy(raw))
+        poisoned.next_observations[is_terminal] = math.nan
+        for learnable, one in ((first, batch), (second, poisoned)):
+            learnable.train_mode(True)
+            learnable.update(one)
+    assert_same(take(first), take(second))
+    raw["next_observations"][is_terminal.numpy()] = np.nan
+    with pytest.raises(NonFiniteError, match="next_observations is not finite"):
+        first.update(raw)
+
+
+def test_nan_after_a_termination_is_refused_at_load_and_trains_if_let_in(make_iql):
+    rng, size = np.random.default_rng(0), 40
+    following = rng.normal(size=(size, 4)).astype(np.float32)
+    terminations = np.arange(size) % 10 == 9
+    following[terminations] = np.nan
+    arrays = (
+        rng.normal(size=(size, 4)).astype(np.float32),
+        rng.uniform(-1, 1, (size, 2)).astype(np.float32),
+        rng.normal(size=size),
+        terminations,
+        ~terminations,
+    )
+    with pytest.raises(DatasetError, match="observations in episode 9, index 1, component 0: nan"):
+        TransitionDataset.from_arrays(*arrays, next_observations=following)
+    data = TransitionDataset.from_arrays(
+        *arrays, next_observations=following, allow_non_finite=True
+    )
+    learnable = make_iql(value_encoder_factory=BATCH_NORM, observation_scaler={"type": "standard"})
+    metrics = learnable.fit(data, 10, show_progress=False)[0][1]
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert np.isfinite(learnable.predict(arrays[0])).all()
 
 
 def test_a_truncation_keeps_the_bootstrap(make_iql, make_batch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from rlreg.errors import NonFiniteError
 from rlreg.runtime.batch import Batch
 from rlreg.runtime.learnable import Spaces
-from rlreg.runtime.offline import OfflineLearnable
+from rlreg.runtime.offline import OfflineLearnable, Source
 from rlreg.runtime.optimizers import set_learning_rate
+from rlreg.runtime.stacking import NotStackedError
 from rlreg_iql.compiled import PAYS_FROM, CompiledUpdates, NotCompiledError, reason_against
 from rlreg_iql.learner import RULES, IQLLearner, Networks
 from rlreg_iql.networks import (
@@ -26,6 +27,7 @@ from rlreg_iql.networks import (
     make_policy,
     make_value_function,
 )
+from rlreg_iql.stacked import Parts, StackedIQL
 
 if TYPE_CHECKING:
     from rlreg.runtime.data import TransitionDataset
@@ -114,7 +116,7 @@ class IQL(OfflineLearnable):
 
     # --- compiled -------------------------------------------------------------------------------
 
-    def settle_compile(self, dataset: TransitionDataset, n_steps: int) -> str:
+    def settle_compile(self, dataset: Source, n_steps: int) -> str:
         """Decides whether updates are compiled; see :class:`rlreg.OfflineLearnable`."""
         self._compiled, self.is_compiled = None, False
         if self.compile == "off":
@@ -133,7 +135,7 @@ class IQL(OfflineLearnable):
         self._compiled, self.is_compiled = compiled, True
         return f"{n_steps:,} updates pay for it" if self.compile == "auto" else "the run says so"
 
-    def run_updates(self, dataset: TransitionDataset, n_steps: int) -> dict[str, Tensor]:
+    def run_updates(self, dataset: Source, n_steps: int) -> dict[str, Tensor]:
         """Runs a chunk, compiled where that is settled; see :class:`rlreg.OfflineLearnable`."""
         if self._compiled is None:
             return super().run_updates(dataset, n_steps)
@@ -149,8 +151,17 @@ class IQL(OfflineLearnable):
         self.grad_step += n_steps
         return totals
 
-    def _draw(self, dataset: TransitionDataset, generator: torch.Generator) -> Batch:
+    def _draw(self, dataset: Source, generator: torch.Generator) -> Batch:
         return self.scale_batch(Batch(**dataset.sample(self.config.batch_size, generator)))
+
+    def stacked_with(
+        self, peers: Sequence[OfflineLearnable], dataset: TransitionDataset
+    ) -> StackedIQL:
+        """Trains this one and its peers as one computation; see :class:`rlreg.OfflineLearnable`."""
+        members = [self, *(peer for peer in peers if isinstance(peer, IQL))]
+        if any(member.config != self.config for member in members):
+            raise NotStackedError("the members' configs differ")
+        return StackedIQL(members, [Parts(*member._parts()) for member in members], dataset)
 
     def update(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Does one update; see :class:`rlreg.OfflineLearnable`.

@@ -106,7 +106,7 @@ class Objectives:
                 batch.rewards,
                 batch.terminations,
                 batch.intervals,
-                networks.value(batch.next_observations),
+                networks.value(_bootstrapped_observations(batch)),
                 self._config.gamma,
             )  # [B]
         values = networks.critics(batch.observations, work.action_features)  # [E, B]
@@ -140,3 +140,14 @@ class Objectives:
             is_low = log_stds.detach() <= LOG_STD_MIN + _NEAR_FLOOR
             metrics["diagnostics/log_std_at_floor"] = is_low.to(weights.dtype).mean()
         return loss, metrics
+
+
+def _bootstrapped_observations(batch: Batch) -> Tensor:
+    """Returns ``[B, *O]``: next observations, at terminations the observations themselves.
+
+    Nothing is bootstrapped from a terminated state, so its value is not read; but an encoder that
+    normalises over the batch would let it into the values of all other rows, NaN included.
+    """
+    following = batch.next_observations
+    is_over = (batch.terminations > 0).view(-1, *[1] * (following.ndim - 1))
+    return torch.where(is_over, batch.observations, following)

@@ -1,0 +1,252 @@
+"""Updates of several IQL learnables, one for each seed, as one vectorised computation.
+
+The losses are those of `objectives.py`, vectorised over the members; parameters, batches and
+moments have the member first. The sum of the members' losses has for each member's parameters the
+gradient of its own loss, so one backward pass serves all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rlreg.runtime.batch import Batch
+from rlreg.runtime.stacking import (
+    NoiseStreams,
+    NotStackedError,
+    StackedNetwork,
+    StackedOptimizer,
+)
+from rlreg_iql.learner import OWNERS, RULES, Networks, Step
+from rlreg_iql.networks import ActionFeatures, Policy
+from rlreg_iql.objectives import Functions, Metrics, Objectives, Work
+
+if TYPE_CHECKING:
+    from rlreg.runtime.data import TransitionDataset
+    from rlreg_iql.learnable import IQL
+
+NETWORKS = POLICY, CRITICS, TARGETS, VALUE = "policy", "critics", "target_critics", "value"
+Optimizers = Mapping[str, torch.optim.Optimizer]
+_STACKING_ERRORS = (RuntimeError, TypeError, ValueError, NotImplementedError)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What one learnable is made of: see `IQL.parts`."""
+
+    networks: Networks
+    optimizers: Optimizers
+    features: ActionFeatures
+
+
+class _Score(nn.Module):
+    """Makes the score of a policy what the call of a module is."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.policy.score(observations, actions)
+
+
+class StackedIQL:
+    """Updates of all members at once.
+
+    Args:
+        members: Built for the same spaces, with equal configs, at the same update.
+        parts: Of each member.
+        dataset: Where batches come from, on the device.
+
+    Raises:
+        NotStackedError: If networks or optimizers cannot be stacked.
+    """
+
+    def __init__(
+        self, members: Sequence[IQL], parts: Sequence[Parts], dataset: TransitionDataset
+    ) -> None:
+        self._members, first = list(members), parts[0]
+        config = members[0].config
+        self._rule, self._tau = RULES[config.update_rule], config.tau
+        self._objectives = Objectives(config, first.features, self._rule.action_limit)
+        self._streams = NoiseStreams()
+        self._check_scalers()
+        for member in members:
+            member.train_mode(True)
+        sample = self._batch(dataset, [torch.Generator() for _ in members])
+        self._networks = self._stack_networks(parts, Batch(*(part[0] for part in sample)))
+        stacks = {own: stack for net in self._networks.values() for own, stack in net.named()}
+        self._optimizers = {
+            name: StackedOptimizer([part.optimizers[name] for part in parts], stacks)
+            for name in first.optimizers
+        }
+        self._try(sample)
+
+    def _check_scalers(self) -> None:
+        first = self._members[0].scalers()
+        for member in self._members[1:]:
+            for name, scaler in member.scalers().items():
+                for key, value in scaler.state_dict().items():
+                    other = first[name].state_dict()[key]
+                    same = (
+                        torch.equal(value, other) if isinstance(value, Tensor) else value == other
+                    )
+                    if not same:
+                        raise NotStackedError(f"the members' {name.replace('_', ' ')}s differ")
+
+    def _stack_networks(self, parts: Sequence[Parts], batch: Batch) -> dict[str, StackedNetwork]:
+        features = parts[0].features
+        is_discrete = features.is_discrete
+        scored = features.categories(batch.actions) if is_discrete else batch.actions
+        encoded = features.encode(batch.actions, batch.rewards.dtype)
+        scores = [_Score(part.networks.policy) for part in parts]
+        observations = batch.observations
+        critics = [part.networks.critics for part in parts]
+        targets = [part.networks.target_critics for part in parts]
+        return {
+            POLICY: StackedNetwork(scores, self._streams, lambda net: net(observations, scored)),
+            CRITICS: StackedNetwork(critics, self._streams, lambda net: net(observations, encoded)),
+            TARGETS: StackedNetwork(targets, self._streams, lambda net: net(observations, encoded)),
+            VALUE: StackedNetwork(
+                [part.networks.value for part in parts],
+                self._streams,
+                lambda net: net(observations),
+            ),
+        }
+
+    def _try(self, sample: list[Tensor]) -> None:
+        """Computes all losses and gradients once, and uses none of them."""
+        self._begin_noise()
+        try:
+            work = self._prepare(sample)
+            for step in self._rule.steps:
+                if step != "targets":
+                    self._gradients(step, sample, work)
+        except _STACKING_ERRORS as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise NotStackedError(f"the networks cannot be vectorised: {lines[0]}") from error
+
+    # --- running --------------------------------------------------------------------------------
+
+    def run(self, dataset: TransitionDataset, n_steps: int) -> list[dict[str, Tensor]] | None:
+        """Does a chunk of updates; see :class:`rlreg.runtime.stacking.StackedUpdates`."""
+        generators = [member.generator for member in self._members]
+        drawn = [generator.get_state() for generator in generators]
+        for member in self._members:
+            member.train_mode(True)
+        self._copy_in()
+        totals: dict[str, Tensor] = {}
+        checks: list[Tensor] = []
+        for _ in range(n_steps):
+            metrics, check = self._update(self._batch(dataset, generators))
+            checks.append(check)
+            for name, value in metrics.items():
+                amount = value.double()
+                totals[name] = totals[name] + amount if name in totals else amount
+        if not bool(torch.isfinite(torch.stack([*totals.values(), *checks])).all()):
+            for generator, state in zip(generators, drawn, strict=True):
+                generator.set_state(state)
+            for optimizer in self._optimizers.values():
+                optimizer.undo()
+            return None
+        self._copy_out(n_steps)
+        return [
+            {name: total[index] for name, total in totals.items()}
+            for index in range(len(self._members))
+        ]
+
+    def _update(self, batch: list[Tensor]) -> tuple[Metrics, Tensor]:
+        """Does one update; returns metrics ``[S]``, and ``[S]`` that is finite if all is."""
+        work = self._prepare(batch)
+        metrics: Metrics = {}
+        check = torch.zeros(len(self._members), device=batch[0].device)
+        for step in self._rule.steps:
+            if step == "targets":
+                self._move_targets()
+                continue
+            gradients, loss, reported = self._gradients(step, batch, work)
+            check = check + loss + self._optimizers[OWNERS[step]].step(gradients)
+            metrics.update(reported)
+        metrics["critic_loss"] = metrics["q_loss"] + metrics["v_loss"]
+        return metrics, check
+
+    def _batch(
+        self, dataset: TransitionDataset, generators: Sequence[torch.Generator]
+    ) -> list[Tensor]:
+        """Draws a batch for each member from its own stream: parts ``[S, B, ...]``."""
+        size, first = self._members[0].config.batch_size, self._members[0]
+        indices = [dataset.sample_indices(size, generator) for generator in generators]
+        rows = first.scale_batch(Batch(**dataset.gather(torch.cat(indices))))
+        return [part.reshape(len(indices), size, *part.shape[1:]) for part in rows.values()]
+
+    @torch.no_grad()
+    def _move_targets(self) -> None:
+        targets, sources = self._networks[TARGETS].tensors, self._networks[CRITICS].tensors
+        torch._foreach_lerp_(list(targets.values()), [sources[name] for name in targets], self._tau)
+
+    # --- losses and gradients -------------------------------------------------------------------
+
+    def _prepare(self, batch: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        def prepare(functions: Functions, parts: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+            work = self._objectives.prepare(functions, Batch(*parts))
+            return work.actions, work.action_features, work.target_values
+
+        with self._streams.phase("prepare"):
+            result: tuple[Tensor, Tensor, Tensor] = self._vectorised(prepare)(batch)
+        return result
+
+    def _gradients(
+        self, step: Step, batch: list[Tensor], work: tuple[Tensor, ...]
+    ) -> tuple[Sequence[Tensor], Tensor, Metrics]:
+        """Returns gradients of what a step trains, losses ``[S]`` and metrics ``[S]``."""
+        objective = getattr(self._objectives, step)
+
+        def compute(functions: Functions, parts: list[Tensor], *shared: Tensor) -> Any:
+            return objective(functions, Work(Batch(*parts), *shared))
+
+        with self._streams.phase(step):
+            losses, metrics = self._vectorised(compute)(batch, *work)
+        parameters = self._optimizers[OWNERS[step]].parameters
+        return torch.autograd.grad(losses.sum(), parameters), losses.detach(), metrics
+
+    def _vectorised(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Turns a function of one member's networks and tensors into one of all members'."""
+
+        def one(member: Tensor, tensors: dict[str, dict[str, Tensor]], *arguments: Any) -> Any:
+            self._streams.member = member
+            return function(self._functions(tensors), *arguments)
+
+        tensors = {name: network.tensors for name, network in self._networks.items()}
+        numbers = torch.arange(len(self._members), device=self._members[0].device)
+        return lambda *arguments: torch.vmap(one)(numbers, tensors, *arguments)
+
+    def _functions(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> Functions:
+        def call(name: str) -> Callable[..., Any]:
+            return lambda *arguments: self._networks[name](tensors[name], *arguments)
+
+        return Functions(call(POLICY), call(CRITICS), call(TARGETS), call(VALUE))
+
+    # --- the members ----------------------------------------------------------------------------
+
+    def _begin_noise(self) -> None:
+        self._streams.begin([member.rng_state()["noise"] for member in self._members])
+
+    def _copy_in(self) -> None:
+        self._begin_noise()
+        for network in self._networks.values():
+            network.copy_in()
+        for optimizer in self._optimizers.values():
+            optimizer.copy_in()
+
+    def _copy_out(self, n_steps: int) -> None:
+        for network in self._networks.values():
+            network.copy_out()
+        for optimizer in self._optimizers.values():
+            optimizer.copy_out()
+        for member, noise in zip(self._members, self._streams.states(), strict=True):
+            member.load_rng_state({"sampling": member.generator.get_state(), "noise": noise})
+            member.grad_step += n_steps
