@@ -211,18 +211,18 @@ class MinariFile:
                     ) from cause
 
     def _hdf5_episode(self, group: Any, index: int, with_success: bool) -> RawEpisode:
-        rewards = group["rewards"][()]
+        rewards = _hdf5_array(group, "rewards")
         success = None
         if with_success and "infos" in group and "success" in group["infos"]:
             success = _after_steps(group["infos"]["success"][()], len(rewards))
         kind = group.attrs.get("kind", "")
         return RawEpisode(
             index,
-            _read_hdf5(group["observations"], self.observation_space),
-            _read_hdf5(group["actions"], self.action_space),
-            np.asarray(rewards).reshape(-1),
-            group["terminations"][()].astype(np.bool_).reshape(-1),
-            group["truncations"][()].astype(np.bool_).reshape(-1),
+            _read_hdf5(group, "observations", self.observation_space),
+            _read_hdf5(group, "actions", self.action_space),
+            rewards.reshape(-1),
+            _hdf5_array(group, "terminations").astype(np.bool_).reshape(-1),
+            _hdf5_array(group, "truncations").astype(np.bool_).reshape(-1),
             success=success,
             kind=kind if isinstance(kind, str) else "",
         )
@@ -303,17 +303,33 @@ def env_spec_from_json(text: str) -> EnvSpec | None:
         return None
 
 
-def _read_hdf5(node: Any, space: Space) -> object:
+def _read_hdf5(group: Any, name: str, space: Space) -> object:
     if isinstance(space, spaces.Dict):
         # In the order of the space: the file's own order is alphabetical.
-        return {key: _read_hdf5(node[str(key)], part) for key, part in space.spaces.items()}
+        parts = group[name]
+        return {key: _read_hdf5(parts, str(key), part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        parts = enumerate(space.spaces)
-        return tuple(_read_hdf5(node[f"_index_{index}"], part) for index, part in parts)
+        members, parts = enumerate(space.spaces), group[name]
+        return tuple(_read_hdf5(parts, f"_index_{index}", part) for index, part in members)
     shape = tuple(space.shape or ())
-    if isinstance(space, spaces.Box) and len(shape) > 1 and node.ndim != len(shape) + 1:
+    is_image = isinstance(space, spaces.Box) and len(shape) > 1
+    if is_image and (node := group[name]).ndim != len(shape) + 1:
         return _decode_images([bytes(np.asarray(frame)) for frame in node[()]], shape)
-    return node[()]
+    return _hdf5_array(group, name)
+
+
+def _hdf5_array(group: Any, name: str) -> NDArray[Any]:
+    """Reads a whole array, past h5py's own objects: in short episodes these cost the most."""
+    from h5py import h5d, h5s
+
+    try:
+        node = h5d.open(group.id, name.encode())
+    except (KeyError, ValueError, TypeError) as cause:
+        raise KeyError(f"no array {name!r} in {group.name}") from cause
+    values = np.empty(node.shape, node.dtype)
+    if values.size:
+        node.read(h5s.ALL, h5s.ALL, values)
+    return values
 
 
 def _read_arrow(column: Any, space: Space) -> object:

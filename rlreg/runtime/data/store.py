@@ -325,11 +325,17 @@ def probe_sum(observations: NDArray[Any], actions: NDArray[Any], first: int) -> 
     size = len(observations)
     flat = observations.reshape(size, -1)
     step = max(1, flat.shape[1] // _PROBED_COMPONENTS)
-    columns = np.concatenate([flat[:, ::step], actions.reshape(size, -1)], axis=1, dtype=np.float64)
-    columns[~(np.abs(columns) < np.inf)] = 0.0
-    weights = (np.arange(first, first + size) % _PROBE_PERIOD + 1.0)[:, None]
-    weighted = columns * weights
-    return float(weighted.sum()), float(np.abs(weighted).sum())
+    weights = np.arange(first, first + size) % _PROBE_PERIOD + 1.0
+    value = magnitude = 0.0
+    for given in (flat[:, ::step], actions.reshape(size, -1)):
+        columns = given
+        sizes = np.abs(columns).sum(axis=1, dtype=np.float64)  # [n]
+        if not np.isfinite(sizes).all():
+            columns = np.where(np.isfinite(given), given, 0)
+            sizes = np.abs(columns).sum(axis=1, dtype=np.float64)
+        value += float(columns.sum(axis=1, dtype=np.float64) @ weights)
+        magnitude += float(sizes @ weights)
+    return value, magnitude
 
 
 def _num_different(a: NDArray[Any], b: NDArray[Any]) -> int:
