@@ -9,7 +9,7 @@ PIP := -m pip install -q --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test test-alone test-all lint format type schemas manifests docs docs-check builder test-browser test-ray light wheels bench bench-peers ci clean
+.PHONY: help install install-dev demo test test-alone test-all lint format type schemas manifests docs docs-check builder test-browser test-ray light wheels bench bench-guard bench-peers evidence-quick ci clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -20,7 +20,7 @@ $(BIN)/python:
 # torch goes first and pinned: a range would let pip choose a build of several gigabytes.
 $(VENV)/.installed: $(BIN)/python constraints.txt pyproject.toml plugins/rlreg-iql/pyproject.toml plugins/rlreg-impala/pyproject.toml
 	$(BIN)/python $(PIP) $(TORCH)
-	$(BIN)/python $(PIP) -c constraints.txt -e '.[train]' $(PLUGINS)
+	$(BIN)/python $(PIP) -c constraints.txt -e '.[train,report]' $(PLUGINS)
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
@@ -38,7 +38,7 @@ demo: $(VENV)/.installed  ## train IQL on generated data and compare it (about 2
 test: $(VENV)/.installed-dev  ## the default test suite (under 10 minutes on 2 cores)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
-# They kill, stop and count processes and descriptors: on a busy machine their clocks run out.
+# They kill, stop and count processes and descriptors, so they run one at a time.
 test-alone: $(VENV)/.installed-dev  ## tests that watch the whole machine: faults and leaks
 	$(BIN)/python -m pytest -q -m "alone and not slow and not gpu and not ray and not browser"
 
@@ -76,7 +76,8 @@ builder: $(BUILDER)  ## bundle the config builder (needs Node.js 20 or later)
 
 test-browser: $(VENV)/.installed-dev $(BUILDER)  ## site, builder and editor in a real browser
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
-		(apt-get update -q && apt-get install -y -q chromium chromium-driver) >/dev/null
+		{ [ "$$(id -u)" = 0 ] && (apt-get update -q && apt-get install -y -q chromium chromium-driver) >/dev/null; } || \
+		{ echo "test-browser needs chromium and chromedriver; Debian: apt-get install chromium chromium-driver"; exit 1; }
 	$(BIN)/python $(PIP) -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -q -m browser tests/browser
 
@@ -109,11 +110,20 @@ bench-peers:  ## build the environments of the programs that bench compares with
 
 bench: $(VENV)/.installed-dev  ## compare speeds on this machine, and write benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/iql.py
-	$(BIN)/python benchmarks/vtrace.py --out benchmarks/results/vtrace.json
+	$(BIN)/python benchmarks/vtrace.py
+	$(BIN)/python benchmarks/impala.py --rounds 3 --seconds 10
+	$(BIN)/python benchmarks/predict.py
+	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/seeds.py
 	$(BIN)/python benchmarks/report.py
 
+bench-guard: $(VENV)/.installed-dev  ## fail if a ratio of speeds fell below its floor (half a minute)
+	$(BIN)/python benchmarks/guard.py
 
-ci: lint type docs-check test light wheels  ## what CI runs
+evidence-quick: $(VENV)/.installed-dev  ## redo a small slice of docs/results.md and check it
+	$(BIN)/python benchmarks/evidence/quick.py
+
+ci: lint type docs-check test test-alone light wheels test-browser bench-guard evidence-quick  ## what CI runs
 
 clean:  ## remove environments and build products
 	rm -rf $(VENV) $(LIGHT) build dist site *.egg-info plugins/*/src/*.egg-info

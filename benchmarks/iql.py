@@ -18,7 +18,7 @@ from record import load, machine, ratios, spread, write
 from turns import Worker, is_there, take_turns
 
 PLAIN, COMPILED, D3RLPY, JAX = "rlreg plain", "rlreg compiled", "d3rlpy", "jax scan"
-PRODUCTS = "products by torch.mm"
+PRODUCTS, ONEDNN = "products by torch.mm", "products by oneDNN"
 
 
 def make_workers(transitions: int, updates: int, threads: int) -> list[Worker]:
@@ -26,7 +26,8 @@ def make_workers(transitions: int, updates: int, threads: int) -> list[Worker]:
     wanted: list[tuple[str, str | None, list[str]]] = [
         (COMPILED, None, ["workers/iql_rlreg.py", "on", size, count]),
         (PLAIN, None, ["workers/iql_rlreg.py", "off", size, count]),
-        (PRODUCTS, None, ["workers/iql_products.py", count]),
+        (PRODUCTS, None, ["workers/iql_products.py", count, "torch"]),
+        (ONEDNN, None, ["workers/iql_products.py", count, "onednn"]),
         (D3RLPY, "d3rlpy", ["workers/iql_d3rlpy.py", size, count]),
         (JAX, "jax", ["workers/iql_jax.py", size, count]),
     ]
@@ -54,7 +55,9 @@ def main() -> None:
     for worker in workers:
         worker.close()
     rates = {name: [arguments.updates / s for s in own] for name, own in seconds.items()}
-    compared = {base: ratios(rates, base) for base in (D3RLPY, JAX, PRODUCTS) if base in rates}
+    compared = {
+        base: ratios(rates, base) for base in (D3RLPY, JAX, PRODUCTS, ONEDNN) if base in rates
+    }
     versions: dict[str, str] = {}
     for worker in workers:
         versions.update(worker.about["versions"])

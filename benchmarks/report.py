@@ -1,4 +1,4 @@
-"""Writes benchmarks/RESULTS.md from the JSON files in benchmarks/results/.
+"""Writes benchmarks/RESULTS.md, and the table in README.md, from the JSON in benchmarks/results/.
 
 python benchmarks/report.py [--check]
 """
@@ -14,7 +14,28 @@ from typing import Any
 
 from record import RESULTS
 
-TARGET = Path(__file__).resolve().parent / "RESULTS.md"
+HERE = Path(__file__).resolve().parent
+TARGET, README = HERE / "RESULTS.md", HERE.parent / "README.md"
+BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
+FIGURES = [  # what it is, its document, the program, the peer
+    ("IQL, compiled: updates per second", "iql", "rlreg compiled", "d3rlpy"),
+    ("the same", "iql", "rlreg compiled", "jax scan"),
+    ("IQL, not compiled", "iql", "rlreg plain", "d3rlpy"),
+    ("IMPALA on CartPole: transitions per second", "impala", "rlreg, gym.make", "RLlib, gym.make"),
+    ("the same", "impala", "rlreg, gym.make", "environments alone"),
+    ("V-trace, 20 x 32: calls per second", "vtrace", "rlreg, 20 x 32", "the loop"),
+    ("V-trace, 100 x 32", "vtrace", "rlreg, 100 x 32", "the loop"),
+    ("V-trace, 100 x 512", "vtrace", "rlreg, 100 x 512", "the loop"),
+    ("V-trace, 100 x 32", "vtrace", "rlreg, 100 x 32", "torchrl"),
+    (
+        "a Minari set of a million transitions to a store in memory",
+        "data",
+        "rlreg, in memory",
+        "d3rlpy",
+    ),
+    ("the same from the cache of the first time", "data", "rlreg, mapped, a second time", "d3rlpy"),
+    ("eight seeds side by side", "seeds", "--seeds N", "one after the other"),
+]
 
 
 def render() -> str:
@@ -31,6 +52,26 @@ def render() -> str:
         if "rates" in document and "ratios" in document:
             lines += ["", *section(document)]
     return "\n".join(lines) + "\n"
+
+
+def figures() -> str:
+    """The table of README.md: what is faster than what, as committed."""
+    lines = ["| | against | times as fast (quartiles) |", "|---|---|---|"]
+    for label, name, program, peer in FIGURES:
+        path = RESULTS / f"{name}.json"
+        document = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        ratio = document.get("ratios", {}).get(peer, {}).get(program)
+        if ratio is not None:
+            lines.append(f"| {label} | {peer} | {spread(ratio)} |")
+    return "\n".join(lines) + "\n"
+
+
+def readme() -> str:
+    """README.md with the table put in between its marks."""
+    text = README.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{figures()}{END}{after}"
 
 
 def section(document: dict[str, Any]) -> Iterator[str]:
@@ -62,12 +103,14 @@ def spread(value: dict[str, float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="fail if RESULTS.md is out of date")
-    text = render()
-    if not parser.parse_args().check:
-        TARGET.write_text(text, encoding="utf-8")
-    elif not TARGET.is_file() or TARGET.read_text(encoding="utf-8") != text:
-        sys.exit(f"{TARGET} is not what results/ says; run `python benchmarks/report.py`")
+    parser.add_argument("--check", action="store_true", help="fail if they are out of date")
+    wanted = {TARGET: render(), README: readme()}
+    is_check = parser.parse_args().check
+    for path, text in wanted.items():
+        if not is_check:
+            path.write_text(text, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
+            sys.exit(f"{path} is not what results/ says; run `python benchmarks/report.py`")
 
 
 if __name__ == "__main__":

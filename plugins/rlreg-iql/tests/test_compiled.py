@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import rlreg
 from rlreg.errors import NonFiniteError
@@ -233,21 +234,67 @@ def test_an_error_of_the_data_leaves_nothing(uncompiled, snapshot):
     assert torch.equal(stream, learnable.generator.get_state())
 
 
-def test_onednn_multiplies_as_the_other_library_does():
+@pytest.fixture
+def onednn():
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this torch has no oneDNN")
     from rlreg_iql import products
 
     assert products.prefers_onednn() in (True, False)
+    return products
+
+
+def test_onednn_multiplies_as_the_other_library_does(onednn):
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(64, 96, generator=generator) for _ in range(2))
     bias = torch.randn(64, generator=generator)
-    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        pytest.skip("this torch has no oneDNN")
     for a, b in ((left, right.t()), (left.t(), right), (right.t(), left)):
-        torch.testing.assert_close(products._product(a, b, None), a @ b, rtol=1e-4, atol=1e-4)
+        result = onednn._product(a, b, None, "none")
+        torch.testing.assert_close(result, a @ b, rtol=1e-4, atol=1e-4)
     expected = left @ right.t() + bias
-    torch.testing.assert_close(
-        products._product(left, right.t(), bias), expected, rtol=1e-4, atol=1e-4
-    )
+    for activation, wanted in (("none", expected), ("relu", expected.relu())):
+        result = onednn._product(left, right.t(), bias, activation)
+        torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
+
+
+def linear(x, w, b):
+    return torch.ops.aten.addmm.default(b, x, torch.ops.aten.permute.default(w, [1, 0]))
+
+
+def read_twice(x, w, b):
+    result = linear(x, w, b)
+    return result, torch.ops.aten.relu.default(result)
+
+
+def gradient(x, y):
+    return torch.ops.aten.mm.default(torch.ops.aten.permute.default(y, [1, 0]), x)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "calls"),
+    [
+        pytest.param(linear, [(256, 17), (64, 17), (64,)], 1, id="linear"),
+        pytest.param(
+            lambda *parts: torch.ops.aten.relu.default(linear(*parts)),
+            [(256, 64), (64, 64), (64,)], 1, id="linear, relu",
+        ),
+        pytest.param(read_twice, [(256, 64), (64, 64), (64,)], 1, id="read twice"),
+        pytest.param(gradient, [(256, 64), (256, 80)], 1, id="gradient"),
+        pytest.param(gradient, [(256, 17), (256, 64)], 1, id="narrow gradient"),
+        pytest.param(gradient, [(1, 64), (1, 80)], 0, id="outer product"),
+        pytest.param(gradient, [(256, 64), (256, 1)], 0, id="one row"),
+        pytest.param(linear, [(256, 64), (6, 64), (6,)], 0, id="narrow head"),
+    ],
+)  # fmt: skip
+def test_a_rewritten_graph_computes_the_same(function, shapes, calls, onednn):
+    generator = torch.Generator().manual_seed(0)
+    parts = [torch.randn(shape, generator=generator) for shape in shapes]
+    module = make_fx(function, tracing_mode="fake")(*parts)
+    onednn.OneDNNProducts()(module.graph)
+    module.recompile()
+    targets = [node.target for node in module.graph.nodes]
+    assert targets.count(torch.ops.rlreg_iql.product.default) == calls
+    torch.testing.assert_close(module(*parts), function(*parts), rtol=1e-4, atol=1e-4)
 
 
 # --- the choice ---------------------------------------------------------------------------------
@@ -275,7 +322,7 @@ def test_what_cannot_be_compiled_runs_plain_and_says_why(settings, reason, uncom
 
 def test_categories_are_not_compiled(uncompiled):
     data = rlreg.TransitionDataset.from_arrays(
-        np.zeros((40, 3), np.float32), np.arange(40) % 2, np.zeros(40), np.zeros(40, bool)
+        np.zeros((40, 3), np.float32), np.arange(40) % 2, np.zeros(40), np.arange(40) == 39
     )
     learnable = make(data, "on")
     assert "continuous" in learnable.settle_compile(data, 1000)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mode
 from typing import NamedTuple, TypeAlias
 
@@ -33,15 +33,15 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from rlreg.errors import ConfigError, DeviceError, Problem, ShapeError
+from rlreg_impala.vtrace_arrays import returns_of_arrays
 
 Threshold: TypeAlias = float | Tensor | None
 Policy: TypeAlias = "Distribution | Mapping[str, Policy] | Sequence[Policy]"
 Actions: TypeAlias = "Tensor | Mapping[str, Actions] | Sequence[Actions]"
 
-_Binary: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-_FloatArray: TypeAlias = NDArray[np.floating]
-
 _WIDE = (torch.float32, torch.float64)  # computed in as they are, the others in float32
+# A ratio without a threshold, times a temporal difference, has to fit the dtype.
+_CEILINGS = {dtype: math.sqrt(torch.finfo(dtype).max) for dtype in _WIDE}
 
 
 class VTraceReturns(NamedTuple):
@@ -142,17 +142,19 @@ def vtrace(
     """
     # Errors use the names of the configs and of ``from_importance_weights``.
     clips = _floats(clip_rho_threshold=rho_clip, clip_pg_rho_threshold=pg_rho_clip, c_clip=c_clip)
-    with torch.no_grad():
-        rows, dtype = _checked(log_rhos, discounts, rewards, values, bootstrap_value)
-        if truncations is not None and next_values is not None:
-            rows = _with_true_successors(rows, truncations, next_values)
-        elif truncations is not None or next_values is not None:
-            raise ShapeError("truncations, next_values: expected both or neither, got one")
-        if mask is not None:
-            transitions = _aligned("mask", mask, rows.values).bool()
-            rows = rows._replace(log_rhos=torch.where(transitions, rows.log_rhos, -math.inf))
-        result = _returns(rows, clips, lambda_)
-        return VTraceReturns(result.vs.to(dtype), result.pg_advantages.to(dtype))
+    rows, dtype = _checked(log_rhos, discounts, rewards, values, bootstrap_value)
+    if truncations is not None and next_values is not None:
+        rows = _with_true_successors(rows, truncations, next_values)
+    elif truncations is not None or next_values is not None:
+        raise ShapeError("truncations, next_values: expected both or neither, got one")
+    if mask is not None:
+        transitions = _aligned("mask", mask, rows.values).bool()
+        rows = rows._replace(log_rhos=torch.where(transitions, rows.log_rhos, -math.inf))
+    ceiling = _CEILINGS[rows.values.dtype]
+    result = _returns(rows, [min(clip, ceiling) for clip in clips], lambda_)
+    if result.vs.dtype != dtype:
+        result = VTraceReturns(result.vs.to(dtype), result.pg_advantages.to(dtype))
+    return result
 
 
 def from_logits(
@@ -264,29 +266,26 @@ def _leaf_log_probs(name: str, leaf: Distribution, actions: Actions) -> Tensor:
 
 def _returns(rows: _Rows, clips: Sequence[float], lambda_: float) -> VTraceReturns:
     # Exact type: a FakeTensor has no memory to view.
-    viewable = all(type(tensor) is Tensor and tensor.device.type == "cpu" for tensor in rows)
-    if viewable and not torch.compiler.is_compiling():
-        result = _recursion(rows, clips, lambda_, torch.mul, _scan_with_numpy)
+    viewable = rows.values.is_cpu and {*map(type, rows)} == {Tensor}
+    if viewable and rows.values.numel() and not torch.compiler.is_compiling():
+        arrays = [tensor.numpy() for tensor in rows]
+        both = torch.from_numpy(returns_of_arrays(arrays, clips, lambda_))
         # A NaN may come from 0 * inf. Looking for one would make an accelerator wait.
-        if math.isfinite(result.vs.sum() + result.pg_advantages.sum()):
-            return result
-    return _recursion(rows, clips, lambda_, _times, _scan)
+        if math.isfinite(both.sum()):
+            return VTraceReturns(*both.unbind())
+    return _recursion(rows, clips, lambda_)
 
 
-def _recursion(
-    rows: _Rows, clips: Sequence[float], lambda_: float, times: _Binary, scan: _Binary
-) -> VTraceReturns:
+def _recursion(rows: _Rows, clips: Sequence[float], lambda_: float) -> VTraceReturns:
     log_rhos, discounts, rewards, values, bootstrap_value = rows
-    # The ceiling lets a ratio without a threshold, times a temporal difference, fit the dtype.
-    ceiling = math.sqrt(torch.finfo(values.dtype).max)
     ratios = torch.exp(log_rhos)
-    rhos, pg_rhos, cs = (ratios.clamp(max=min(clip, ceiling)) for clip in clips)
+    rhos, pg_rhos, cs = (ratios.clamp(max=clip) for clip in clips)
     next_values = torch.cat([values, bootstrap_value[None]])[1:]
-    differences = rewards + times(discounts, next_values) - values
-    excess = scan(times(rhos, differences), times(lambda_ * cs, discounts))  # vs - values
+    differences = rewards + _times(discounts, next_values) - values
+    excess = _scan(_times(rhos, differences), _times(lambda_ * cs, discounts))  # vs - values
     next_excess = torch.cat([excess, torch.zeros_like(bootstrap_value)[None]])[1:]
     # r + discount * vs' - V = (r + discount * V' - V) + discount * (vs' - V')
-    advantages = times(pg_rhos, differences + times(discounts, next_excess))
+    advantages = _times(pg_rhos, differences + _times(discounts, next_excess))
     return VTraceReturns(values + excess, advantages)
 
 
@@ -307,31 +306,6 @@ def _scan(terms: Tensor, coefficients: Tensor) -> Tensor:
     return terms
 
 
-def _scan_with_numpy(terms: Tensor, coefficients: Tensor) -> Tensor:
-    """Solves the same in the memory of ``terms``: NumPy takes a third of torch's time per call."""
-    terms = terms.contiguous()
-    with np.errstate(over="ignore", invalid="ignore"):
-        _scan_in_place(terms.numpy(), coefficients.numpy())
-    return terms
-
-
-def _scan_in_place(terms: _FloatArray, coefficients: _FloatArray) -> None:
-    if len(terms) <= 32:
-        product = np.empty(terms.shape[1:], terms.dtype)
-        steps = zip(coefficients[: len(terms) - 1][::-1], terms[:0:-1], terms[-2::-1], strict=True)
-        for coefficient, later, row in steps:
-            np.multiply(coefficient, later, product)
-            np.add(row, product, row)
-        return
-    # To merge the rows in pairs takes a few calls and leaves half as many.
-    first, second = terms[::2], terms[1::2]
-    of_first, of_second = coefficients[::2], coefficients[1::2]
-    pairs, followed = len(second), len(first) - 1
-    first[:pairs] += of_first[:pairs] * second
-    _scan_in_place(first, of_first[:followed] * of_second[:followed])
-    second[:followed] += of_second[:followed] * first[1:]
-
-
 def _floats(**thresholds: Threshold) -> list[float]:
     clips = []
     for name, threshold in thresholds.items():
@@ -347,14 +321,17 @@ def _floats(**thresholds: Threshold) -> list[float]:
 def _checked(*inputs: Tensor) -> tuple[_Rows, torch.dtype]:
     """Returns the inputs in the dtype to compute in, and the dtype to return."""
     device = inputs[3].device if isinstance(inputs[3], Tensor) else torch.device("cpu")
-    rows = _Rows(*(_tensor(*item, device) for item in zip(_Rows._fields, inputs, strict=True)))
-    shape, dtype = rows.values.shape, rows.values.dtype
-    same = all(tensor.shape == shape for tensor in rows[:3])
-    if not same or len(shape) < 2 or rows.bootstrap_value.shape != shape[1:]:
+    rows = _Rows(*[_tensor(*item, device) for item in zip(_Rows._fields, inputs, strict=True)])
+    log_rhos, discounts, rewards, values, bootstrap = rows
+    shape, dtype = values.shape, values.dtype
+    same = log_rhos.shape == discounts.shape == rewards.shape == shape
+    if not same or len(shape) < 2 or bootstrap.shape != shape[1:]:
         shape = _result_shape(rows)
-        values, bootstrap = rows.values.expand(shape), rows.bootstrap_value.expand(shape[1:])
-        rows = rows._replace(values=values, bootstrap_value=bootstrap)
-    if dtype not in _WIDE or any(tensor.dtype != dtype for tensor in rows):
+        rows = rows._replace(
+            values=values.expand(shape), bootstrap_value=bootstrap.expand(shape[1:])
+        )
+    alike = log_rhos.dtype == discounts.dtype == rewards.dtype == bootstrap.dtype == dtype
+    if dtype not in _WIDE or not alike:
         dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in rows))
         if not dtype.is_floating_point:
             dtype = torch.promote_types(dtype, torch.get_default_dtype())
@@ -368,7 +345,7 @@ def _tensor(name: str, data: Tensor | NDArray[np.generic], device: torch.device)
         data = torch.tensor(np.array(data, order="C"))
     if data.device != device:
         raise DeviceError(f"{name}: expected device {device} as for values, got {data.device}")
-    return data.detach()
+    return data.detach() if data.requires_grad else data
 
 
 def _result_shape(rows: _Rows) -> torch.Size:

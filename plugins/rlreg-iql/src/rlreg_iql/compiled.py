@@ -119,7 +119,13 @@ def _compile(step: Step) -> Callable[..., Tensor]:
     # different learnables would share it.
     code = Step.__call__.__code__.replace(co_name="update")
     own = types.FunctionType(code, Step.__call__.__globals__, "update")
-    options: dict[str, Any] = {"guard_filter_fn": _kept_guards}
+    # Between products, time goes to calls: made from C++, and shapes are in the guards already.
+    options: dict[str, Any] = {
+        "guard_filter_fn": _kept_guards,
+        "cpp_wrapper": True,
+        "size_asserts": False,
+        "alignment_asserts": False,
+    }
     from rlreg_iql.products import OneDNNProducts, prefers_onednn  # imports the compiler
 
     if prefers_onednn():
