@@ -132,6 +132,24 @@ def test_numpy_and_torch_act_alike(space, actions, normalization):
     np.testing.assert_array_equal(observations, before)
 
 
+def test_means_stay_within_bounds_and_only_those_that_have_bounds():
+    """A mean beyond them would have no gradient: every action there is clipped to the same one."""
+    half_open = spaces.Box(np.array([-2, 0], np.float32), np.array([2, np.inf], np.float32))
+    actions = spaces.Dict({"aim": half_open, "choice": spaces.Discrete(3)})
+    model = model_for(VECTOR, actions)
+    with torch.no_grad():
+        model.policy.head.linear.bias.fill_(50.0)
+        params = model.policy.step(torch.zeros(1, 3), torch.zeros(1, 0))[0][0]
+    bounded, unbounded, _, _, *logits = params.tolist()
+    assert bounded == pytest.approx(1)
+    assert [unbounded, *logits] == pytest.approx([50.0] * 4, abs=1)
+    spec = model.policy_spec()
+    by_numpy = spec.make()
+    assert by_numpy.uses_numpy
+    found, _ = by_numpy.parameters(np.zeros((1, 3), np.float32), np.zeros((1, 0), np.float32))
+    np.testing.assert_allclose(found[0], params.numpy(), rtol=1e-5)
+
+
 class Squared(nn.Module):
     """Looks like one Sequential, but is not."""
 

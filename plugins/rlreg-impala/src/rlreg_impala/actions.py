@@ -84,6 +84,22 @@ class ActionCodec:
         """Of stored actions: float32, which holds every category exactly."""
         return np.dtype(np.float32)
 
+    def bounded_means(self) -> list[bool]:
+        """Says which outputs of a policy head are means of bounded dimensions.
+
+        A head has an output for each logit and for each mean, in the order of the parts.
+        """
+        found: list[bool] = []
+        for leaf in self.leaves:
+            for part in self.parts:
+                if not leaf.columns.start <= part.columns.start < leaf.columns.stop:
+                    continue
+                if isinstance(leaf.space, spaces.Box):
+                    found += _is_bounded(leaf.space).tolist()
+                else:
+                    found += [False] * part.size
+        return found
+
     @classmethod
     def of(cls, space: Space) -> ActionCodec:
         """Makes the codec of Discrete, MultiDiscrete, MultiBinary, Box, Dict or Tuple of these.
@@ -164,8 +180,7 @@ def _decode(space: Space, stored: Floats) -> Any:
     """Gives the columns of one leaf ``[N, k]`` the form of the space, ``[N, *shape]``."""
     shape = (len(stored), *(space.shape or ()))
     if isinstance(space, spaces.Box):
-        low, high = space.low.ravel(), space.high.ravel()
-        is_bounded = np.isfinite(low) & np.isfinite(high)
+        low, high, is_bounded = space.low.ravel(), space.high.ravel(), _is_bounded(space)
         base, half = np.where(is_bounded, low, 0.0), np.where(is_bounded, (high - low) / 2, 1.0)
         scaled = base + half * (stored + np.where(is_bounded, 1.0, 0.0))
         return np.clip(scaled, low, high).reshape(shape).astype(space.dtype)
@@ -175,6 +190,12 @@ def _decode(space: Space, stored: Floats) -> Any:
     if isinstance(space, spaces.MultiDiscrete):
         categories = categories + space.start.ravel()
     return categories.reshape(shape).astype(space.dtype)
+
+
+def _is_bounded(space: spaces.Box) -> NDArray[np.bool_]:
+    """Says which dimensions of a Box, in one row, end on both sides."""
+    bounded: NDArray[np.bool_] = np.isfinite(space.low) & np.isfinite(space.high)
+    return bounded.ravel()
 
 
 def _first(value: Any) -> Any:

@@ -74,6 +74,9 @@ class PolicyHead(nn.Module):
 
     Logits and means are linear in the features; log deviations are parameters of their own, one for
     all observations. The weights start small, so that the first policy is nearly uniform.
+
+    Means of bounded dimensions go through tanh: beyond the bounds every action is clipped to the
+    same one, so that no reward ever calls a mean back that has left them.
     """
 
     def __init__(self, codec: ActionCodec, input_size: int, initial_log_std: float = 0.0) -> None:
@@ -82,6 +85,9 @@ class PolicyHead(nn.Module):
         self.linear = nn.Linear(input_size, sum(size for size, _ in self.layout))
         nn.init.orthogonal_(self.linear.weight, 0.01)
         nn.init.zeros_(self.linear.bias)
+        is_bounded = torch.tensor(codec.bounded_means())
+        self.is_bounded: Tensor
+        self.register_buffer("is_bounded", is_bounded, persistent=False)
         gaussians = sum(part.size for part in codec.parts if not part.is_categorical)
         log_std = torch.full((gaussians,), initial_log_std)
         self.log_std: Tensor
@@ -95,6 +101,7 @@ class PolicyHead(nn.Module):
         outputs: Tensor = self.linear(features)
         if not len(self.log_std):
             return outputs
+        outputs = torch.where(self.is_bounded, torch.tanh(outputs), outputs)
         log_std = self.log_std.clamp(*LOG_STD_RANGE)
         blocks, start = [], 0
         sizes = [size for size, _ in self.layout]

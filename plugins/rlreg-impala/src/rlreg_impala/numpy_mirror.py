@@ -101,8 +101,10 @@ def _normalization(normalizer: RunningNormalizer) -> Step:
 def _with_log_std(head: PolicyHead) -> Step:
     log_std = head.log_std.detach().numpy()
     layout = head.layout
+    bounded = head.is_bounded.numpy().nonzero()[0]
 
     def apply(outputs: Floats) -> Floats:
+        outputs[:, bounded] = np.tanh(outputs[:, bounded])
         deviations = log_std.clip(*LOG_STD_RANGE)
         blocks: list[Floats] = []
         column = start = 0
