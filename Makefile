@@ -115,6 +115,7 @@ bench: $(VENV)/.installed-dev  ## compare speeds on this machine, and write benc
 	$(BIN)/python benchmarks/predict.py
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/seeds.py
+	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/report.py
 
 bench-guard: $(VENV)/.installed-dev  ## fail if a ratio of speeds fell below its floor (half a minute)

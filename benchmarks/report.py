@@ -48,10 +48,9 @@ def render() -> str:
         "were computing too.",
     ]
     for path in sorted(RESULTS.glob("*.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if "rates" in document and "ratios" in document:
-            lines += ["", *section(document)]
-    return "\n".join(lines) + "\n"
+        if not path.name.startswith("evidence_"):  # docs/results.md has those
+            lines += ["", *section(json.loads(path.read_text(encoding="utf-8")))]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def figures() -> str:
@@ -82,9 +81,27 @@ def section(document: dict[str, Any]) -> Iterator[str]:
     versions = ", ".join(f"{key} {value}" for key, value in document["versions"].items())
     yield f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}; {versions}."
     yield f"{settings.replace('_', ' ')}."
-    yield f"Load before {document['load_before']}, after {document['load_after']}."
+    if "load_before" in document:
+        yield f"Load before {document['load_before']}, after {document['load_after']}."
     yield ""
-    bases = list(document["ratios"])
+    if "rates" in document:
+        yield from table(document)
+        yield ""
+    yield from bullets(document.get("figures", {}))
+
+
+def bullets(figures: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for label, value in figures.items():
+        if not isinstance(value, dict):
+            yield f"- {prefix}{label}: {value:,.4g}"
+        elif "median" in value:
+            yield f"- {prefix}{label}: {spread(value)}"
+        else:
+            yield from bullets(value, f"{prefix}{label}: ")
+
+
+def table(document: dict[str, Any]) -> Iterator[str]:
+    bases = list(document.get("ratios", {}))
     unit = document["unit"]
     yield f"| | {unit} (quartiles) | best | " + " | ".join(f"x {base}" for base in bases) + " |"
     yield "|---|---|---|" + "---|" * len(bases)
