@@ -37,7 +37,7 @@ class Leaf:
     Attributes:
         network: ``critics``, ``policy`` or ``value``.
         name: Of the parameter in its module.
-        member: Which critic; ``None`` elsewhere.
+        member: Which critic, where they are split; ``None`` elsewhere.
         owner: Name of its optimizer.
         group: Its parameter group in it.
         row: Its row of step sizes.
@@ -98,8 +98,16 @@ class Plan:
     num_rows: int
 
 
-def make_plan(networks: Networks, optimizers: Mapping[str, torch.optim.Optimizer]) -> Plan:
-    """Lists the parameters of all optimizers, those of stacked critics one by one."""
+def make_plan(
+    networks: Networks, optimizers: Mapping[str, torch.optim.Optimizer], *, is_split: bool = True
+) -> Plan:
+    """Lists the parameters of all optimizers.
+
+    Args:
+        networks: Whose parameters they are.
+        optimizers: By name.
+        is_split: Whether each of the stacked critics has leaves of its own.
+    """
     places = {
         id(parameter): (network, name)
         for network in TRAINED
@@ -112,7 +120,8 @@ def make_plan(networks: Networks, optimizers: Mapping[str, torch.optim.Optimizer
         for index, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 network, name = places[id(parameter)]
-                members = range(len(parameter)) if network == CRITICS else [None]
+                is_stack = network == CRITICS and is_split
+                members = range(len(parameter)) if is_stack else [None]
                 leaves += [Leaf(network, name, member, owner, index, row) for member in members]
                 settings += [AdamSettings.of(optimizer, group)] * len(members)
             row += 1
@@ -133,7 +142,12 @@ class Step:
         objectives: What is minimised.
         rule: In which order.
         tau: Share of the critics that their targets take over.
+
+    Attributes:
+        has_split_critics: Whether it wants a plan in which each critic has leaves of its own.
     """
+
+    has_split_critics = True
 
     def __init__(
         self, plan: Plan, networks: Networks, objectives: Objectives, rule: UpdateRule, tau: float
@@ -165,8 +179,7 @@ class Step:
             squares: Second moments; changed.
             targets: Parameters of the target critics; changed.
             batch: The parts of a :class:`Batch`, in its order.
-            rates: ``[rows, 3]``: step size over the first bias correction, inverse root of the
-                second, step size times decoupled weight decay.
+            rates: ``[rows, ...]``: what :meth:`rates_of` gives for each parameter group.
 
         Returns:
             The metrics in the order of ``metric_names``, then a number that is finite if every
@@ -175,7 +188,7 @@ class Step:
         new = list(trained)
         work = self._objectives.prepare(self._functions(new, targets), Batch(*batch))
         metrics: Metrics = {}
-        check = torch.zeros((), dtype=rates.dtype)
+        check = torch.zeros((), dtype=rates.dtype, device=rates.device)
         moments: list[tuple[int, Tensor, Tensor]] = []
         for step in self._rule.steps:
             if step == "targets":
@@ -183,19 +196,16 @@ class Step:
             own = self._own[OWNERS[step]]
             gradients, loss, reported = self._gradients(step, own, new, targets, work)
             metrics.update(reported)
-            squared = torch.stack([part.square().sum() for part in gradients]).sum()
+            squared = self._squared_norm(gradients)
             check = check + loss + squared
             clip = self._clips[OWNERS[step]]
             if clip is not None:
                 factor = (clip / (squared.sqrt() + _CLIP_SLACK)).clamp(max=1.0)
                 gradients = [part * factor for part in gradients]
-            for i, gradient in zip(own, gradients, strict=True):
-                new[i], mean, square = self._adam(i, new[i], gradient, means[i], squares[i], rates)
-                moments.append((i, mean, square))
+            moments += self._optimize(own, gradients, new, means, squares, rates)
         metrics["critic_loss"] = metrics["q_loss"] + metrics["v_loss"]
         self.metric_names = tuple(metrics)
-        for target, i in zip(targets, self._plan.targets, strict=True):
-            target.lerp_(new[i], self._tau)
+        self._move_targets(targets, [new[i] for i in self._plan.targets])
         for i, mean, square in moments:
             means[i].copy_(mean)
             squares[i].copy_(square)
@@ -224,6 +234,51 @@ class Step:
             [current[i] for i in own]
         )
         return gradients, loss, metrics
+
+    # --- following gradients --------------------------------------------------------------------
+
+    @staticmethod
+    def rates_of(group: Mapping[str, Any], step: int) -> list[float]:
+        """Returns the numbers of a parameter group that change from update to update.
+
+        Args:
+            group: Of an Adam.
+            step: Number of the update, from 1.
+
+        Returns:
+            Step size over the first bias correction, inverse root of the second, step size times
+            decoupled weight decay.
+        """
+        lr, (beta1, beta2) = group["lr"], group["betas"]
+        inverse_root = 1.0 / (1.0 - beta2**step) ** 0.5
+        return [lr / (1.0 - beta1**step), inverse_root, lr * group["weight_decay"]]
+
+    def _squared_norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        return torch.stack([part.square().sum() for part in gradients]).sum()
+
+    def _move_targets(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+        for target, source in zip(targets, sources, strict=True):
+            target.lerp_(source, self._tau)
+
+    def _optimize(
+        self,
+        own: Sequence[int],
+        gradients: Sequence[Tensor],
+        new: list[Tensor],
+        means: Sequence[Tensor],
+        squares: Sequence[Tensor],
+        rates: Tensor,
+    ) -> list[tuple[int, Tensor, Tensor]]:
+        """Puts the next parameters into ``new``.
+
+        Returns:
+            Index, first and second moment of each leaf whose moments are still to be written.
+        """
+        moments: list[tuple[int, Tensor, Tensor]] = []
+        for i, gradient in zip(own, gradients, strict=True):
+            new[i], mean, square = self._adam(i, new[i], gradient, means[i], squares[i], rates)
+            moments.append((i, mean, square))
+        return moments
 
     def _adam(
         self, i: int, value: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, rates: Tensor

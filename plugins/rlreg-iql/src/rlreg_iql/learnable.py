@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from rlreg.errors import NonFiniteError
+from rlreg.errors import ConfigError, NonFiniteError
 from rlreg.runtime.batch import Batch
 from rlreg.runtime.learnable import Spaces
 from rlreg.runtime.offline import OfflineLearnable, Source
 from rlreg.runtime.optimizers import set_learning_rate
 from rlreg.runtime.stacking import NotStackedError
 from rlreg_iql.compiled import PAYS_FROM, CompiledUpdates, NotCompiledError, reason_against
+from rlreg_iql.graphed import GraphedUpdates
 from rlreg_iql.learner import RULES, IQLLearner, Networks
 from rlreg_iql.networks import (
     ActionFeatures,
@@ -55,7 +56,7 @@ class IQL(OfflineLearnable):
     actor_optim: torch.optim.Optimizer
     critic_optim: torch.optim.Optimizer
     value_optim: torch.optim.Optimizer | None = None
-    _compiled: CompiledUpdates | None = None
+    _compiled: CompiledUpdates | GraphedUpdates | None = None
 
     def build_networks(self, spaces: Spaces) -> None:
         """Makes networks and optimizers; see :class:`rlreg.Learnable`."""
@@ -116,24 +117,46 @@ class IQL(OfflineLearnable):
 
     # --- compiled -------------------------------------------------------------------------------
 
+    @property
+    def _uses_graph(self) -> bool:
+        return self.device.type == "cuda"
+
     def settle_compile(self, dataset: Source, n_steps: int) -> str:
-        """Decides whether updates are compiled; see :class:`rlreg.OfflineLearnable`."""
+        """Decides whether updates are compiled; see :class:`rlreg.OfflineLearnable`.
+
+        Raises:
+            ConfigError: If that was asked for on a GPU and cannot be done.
+        """
         self._compiled, self.is_compiled = None, False
         if self.compile == "off":
             return ""
-        parts = self._parts()
-        reason = reason_against(*parts, self.device)
+        reason = reason_against(*self._parts(), self.device)
+        if reason is None and self._uses_graph and not hasattr(dataset, "sample_indices"):
+            reason = "the updates of a graph take a data set, and no buffer that grows"
         if reason is None and self.compile == "auto" and n_steps < PAYS_FROM:
             reason = f"compiling pays from {PAYS_FROM:,} updates on"
         if reason is not None:
             return reason
-        compiled = CompiledUpdates(self.config, *parts)
         try:
-            compiled.warm_up(self._draw(dataset, torch.Generator()))
+            self._compiled = self._make_compiled(dataset)
         except NotCompiledError as error:
+            if self._uses_graph and self.compile == "on":
+                raise ConfigError(
+                    f"compile = 'on': {error}; with 'off' or 'auto' the run goes on without it"
+                ) from error
             return str(error)
-        self._compiled, self.is_compiled = compiled, True
+        self.is_compiled = True
         return f"{n_steps:,} updates pay for it" if self.compile == "auto" else "the run says so"
+
+    def _make_compiled(self, dataset: Source) -> CompiledUpdates | GraphedUpdates:
+        generator = torch.Generator()
+        if self._uses_graph:
+            graphed = GraphedUpdates(self.config, *self._parts(), self.device)
+            graphed.warm_up(lambda count: self._draw_many(dataset, generator, count))
+            return graphed
+        compiled = CompiledUpdates(self.config, *self._parts())
+        compiled.warm_up(self._draw(dataset, generator))
+        return compiled
 
     def run_updates(self, dataset: Source, n_steps: int) -> dict[str, Tensor]:
         """Runs a chunk, compiled where that is settled; see :class:`rlreg.OfflineLearnable`."""
@@ -142,7 +165,7 @@ class IQL(OfflineLearnable):
         before = self.generator.get_state()
         totals = None
         try:
-            totals = self._compiled.run(lambda: self._draw(dataset, self.generator), n_steps)
+            totals = self._run_compiled(dataset, n_steps)
         finally:
             if totals is None:
                 self.generator.set_state(before)
@@ -150,6 +173,22 @@ class IQL(OfflineLearnable):
             return super().run_updates(dataset, n_steps)
         self.grad_step += n_steps
         return totals
+
+    def _run_compiled(self, dataset: Source, n_steps: int) -> dict[str, Tensor] | None:
+        stream = self.generator
+        if isinstance(self._compiled, GraphedUpdates):
+            return self._compiled.run(
+                lambda count: self._draw_many(dataset, stream, count), n_steps
+            )
+        assert self._compiled is not None
+        return self._compiled.run(lambda: self._draw(dataset, stream), n_steps)
+
+    def _draw_many(self, dataset: Source, generator: torch.Generator, count: int) -> Batch:
+        """Draws what :meth:`_draw` would in so many calls; each part is ``[count, B, ...]``."""
+        data, size = cast("TransitionDataset", dataset), self.config.batch_size
+        indices = torch.cat([data.sample_indices(size, generator) for _ in range(count)])
+        rows = self.scale_batch(Batch(**data.gather(indices)))
+        return Batch(*(part.reshape(count, size, *part.shape[1:]) for part in rows.values()))
 
     def _draw(self, dataset: Source, generator: torch.Generator) -> Batch:
         return self.scale_batch(Batch(**dataset.sample(self.config.batch_size, generator)))

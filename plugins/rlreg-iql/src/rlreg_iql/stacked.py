@@ -248,5 +248,5 @@ class StackedIQL:
         for optimizer in self._optimizers.values():
             optimizer.copy_out()
         for member, noise in zip(self._members, self._streams.states(), strict=True):
-            member.load_rng_state({"sampling": member.generator.get_state(), "noise": noise})
+            member.load_rng_state({**member.rng_state(), "noise": noise})
             member.grad_step += n_steps
