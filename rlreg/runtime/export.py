@@ -25,8 +25,19 @@ import torch
 from rlreg import __version__
 from rlreg.errors import ConfigError, MissingExtraError, RlregError
 from rlreg.runtime.archive import replacing
+from rlreg.runtime.arguments import file_path
 from rlreg.runtime.learnable import Learnable
-from rlreg.runtime.policy_module import Arrays, Kind, PolicyModule, Port, draw, structured, tensors
+from rlreg.runtime.policy_module import (
+    Arrays,
+    Kind,
+    PolicyModule,
+    Port,
+    draw,
+    named_actions,
+    spans,
+    structured,
+    tensors,
+)
 from rlreg.runtime.spaces import space_to_json
 
 Format: TypeAlias = Literal["onnx", "torch_export"]
@@ -57,7 +68,7 @@ class Exported:
         inputs: What it takes, in order.
         outputs: What it gives, in order.
         max_difference: Largest difference from the learnable that the check found, relative where
-            numbers are beyond 1.
+            numbers, or the bounds of the action space, reach beyond 1.
     """
 
     path: Path
@@ -90,7 +101,8 @@ def export(
             learnable writes :meth:`Learnable.action_distribution`.
 
     Raises:
-        ConfigError: If ``format`` or ``kind`` is unknown, or the learnable gives no distribution.
+        ConfigError: If ``path`` is none, ``format`` or ``kind`` is unknown, or the learnable gives
+            no distribution.
         NotBuiltError: If there are no networks.
         MissingExtraError: If a package for ONNX is not installed.
         ExportError: If torch cannot trace the policy, or file and learnable disagree. No file is
@@ -107,7 +119,7 @@ def export(
     own = _on_cpu(learnable)
     policy = PolicyModule(own, kind)
     outputs = _outputs(policy)
-    target = Path(path)
+    target = file_path("export", path)
     try:
         with _lent(own), replacing(target) as file:
             program = _trace(policy)
@@ -327,7 +339,8 @@ def _compare(policy: PolicyModule, outputs: Sequence[Port], runner: Runner) -> f
                     f"{size}, the learnable {list(wanted.shape)}"
                 )
             distance = np.abs(given.astype(np.float64) - wanted.astype(np.float64))
-            difference = float((distance / np.maximum(1.0, np.abs(wanted))).max(initial=0.0))
+            size_of_numbers = np.maximum(spans(policy, port), np.abs(wanted))
+            difference = float((distance / size_of_numbers).max(initial=0.0))
             if not difference <= TOLERANCE:  # NaN fails too
                 raise ExportError(
                     f"the file's {port.name} differs from the learnable's by {difference:.3g} for "
@@ -342,4 +355,4 @@ def _expected(policy: PolicyModule, inputs: Arrays) -> Arrays:
         found = policy(*tensors(inputs).values())
         return {name: value.numpy() for name, value in found.items()}
     # Through the front door: its own flattening, in numpy, and its own clipping.
-    return {"action": policy.learnable.predict(structured(policy, inputs))}
+    return named_actions(policy, policy.learnable.predict(structured(policy, inputs)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,10 +19,30 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlreg.runtime.learnable import Learnable
-from rlreg.runtime.spaces import Leaf
+from rlreg.runtime.spaces import Leaf, walk_leaves
 
 Kind: TypeAlias = Literal["action", "distribution"]
 Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+
+@runtime_checkable
+class NamesOutputs(Protocol):
+    """A learnable whose actions are laid out in its own way, structured ones for example."""
+
+    def exported_modules(self) -> Mapping[str, nn.Module]:
+        """Gives the modules that the outputs depend on, scalers left out, by name."""
+        ...
+
+    def exported_outputs(self, observations: Tensor, kind: Kind) -> Mapping[str, Tensor]:
+        """Gives outputs by name, in the environment's units, for flat observations ``[B, *O]``.
+
+        Actions are named ``action``, or ``action.arm`` and ``action[0]`` where the space is
+        structured; other outputs as in ``Learnable.action_distribution``, with the same endings.
+
+        Raises:
+            NotImplementedError: If this policy cannot be exported; the message says why.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +51,7 @@ class Port:
 
     Attributes:
         name: ``observation``, ``observation.goal``, ``action``, ``mean``, ...
-        dtype: ``float32``, ``int64`` or ``uint8``.
+        dtype: ``float32``, ``int64``, ``uint8``; outputs also have other types of the space.
         shape: Of one item; the batch comes first.
     """
 
@@ -49,12 +69,20 @@ class PolicyModule(nn.Module):
         self.learnable, self.kind, self.spaces = learnable, kind, learnable.spaces
         self.leaves = self.spaces.observation_plan.leaves
         self.ports = tuple(Port(leaf.name, _dtype(leaf), _shape(leaf)) for leaf in self.leaves)
+        self.names_outputs = isinstance(learnable, NamesOutputs)
+        modules: Mapping[str, nn.Module] = learnable.modules()
+        if isinstance(learnable, NamesOutputs):
+            modules = learnable.exported_modules()
         # Registered, so that the exporter finds the parameters under their names.
-        self.parts = nn.ModuleDict({**learnable.modules(), **learnable.scalers()})
+        self.parts = nn.ModuleDict({**modules, **learnable.scalers()})
 
     def forward(self, *parts: Tensor) -> dict[str, Tensor]:
         """Maps one tensor for each leaf of the observation to the outputs by name."""
         observations = self.learnable.scale_observations(self._flatten(parts))
+        if self.names_outputs:
+            return dict(
+                cast("NamesOutputs", self.learnable).exported_outputs(observations, self.kind)
+            )
         if self.kind == "distribution":
             return self._distribution(observations)
         actions = self.learnable.act(observations, True)
@@ -122,6 +150,39 @@ def structured(policy: PolicyModule, inputs: Arrays) -> Any:
         return inputs[Leaf(keys, space, 0, 0).name]
 
     return build(policy.spaces.observation_space, ())
+
+
+def named_actions(policy: PolicyModule, actions: Any) -> Arrays:
+    """Gives the actions of a batch the names of outputs; structured ones come as a list of them."""
+    space = policy.spaces.action_space
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return {"action": actions}
+    return {
+        "action" + _suffix(keys): np.stack([_at(action, keys) for action in actions])
+        for keys, _ in walk_leaves(space, ())
+    }
+
+
+def spans(policy: PolicyModule, port: Port) -> NDArray[np.float64]:
+    """Returns how far the numbers of an output reach, at least 1: what rounding is relative to."""
+    role = port.name.replace("[", ".").split(".")[0]
+    found = np.ones(port.shape)
+    for keys, space in walk_leaves(policy.spaces.action_space, ()):
+        is_named = role in ("action", "mean", "std") and port.name == role + _suffix(keys)
+        if is_named and isinstance(space, spaces.Box):
+            wide = space.high.astype(np.float64) - space.low
+            found = np.maximum(found, np.where(np.isfinite(wide), wide, 1.0))
+    return found
+
+
+def _suffix(keys: tuple[str | int, ...]) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
+
+
+def _at(value: Any, keys: tuple[str | int, ...]) -> Any:
+    for key in keys:
+        value = value[key]
+    return value
 
 
 def draw(policy: PolicyModule, size: int, seed: int) -> Arrays:

@@ -215,8 +215,8 @@ def test_termination_wins_over_truncation(path):
 
 def test_masked_row_is_a_row_with_log_rho_minus_infinity(path):
     inputs = random_inputs(5, 2, seed=7)
-    mask = torch.ones(5, 2)
-    mask[2, 0] = 0
+    mask = torch.ones(5, 2, dtype=torch.bool)
+    mask[2, 0] = False
     masked = vtrace(*inputs, rho_clip=1.0, pg_rho_clip=1.0, mask=mask)
     inputs[0][2, 0] = -INF
     assert_close(masked, from_importance_weights(*inputs), atol=0, rtol=0)
@@ -390,7 +390,7 @@ def test_missing_batch_dimension_is_refused():
     ("name", "shape"), [("mask", (4, 3)), ("truncations", (5,)), ("next_values", (5, 3, 2))]
 )
 def test_wrong_shape_of_an_episode_end_is_refused_by_name(name, shape):
-    ends = {"truncations": torch.ones(5, 3), "next_values": torch.ones(5, 3)}
+    ends = {"truncations": torch.ones(5, 3).bool(), "next_values": torch.ones(5, 3)}
     ends[name] = torch.ones(shape)
     with pytest.raises(ShapeError, match=f"^{name}: "):
         vtrace(*random_inputs(5, 3), rho_clip=1.0, pg_rho_clip=1.0, **ends)

@@ -118,7 +118,7 @@ def test_next_step_fragment_equals_its_episodes(fragment, starts_with_reset, use
     bootstrap_value = torch.tensor([fragment[-1].final_value], dtype=torch.float64)
     if use_mask:
         result = vtrace(
-            *inputs, bootstrap_value, rho_clip=CLIPS[0], pg_rho_clip=CLIPS[1], mask=mask
+            *inputs, bootstrap_value, rho_clip=CLIPS[0], pg_rho_clip=CLIPS[1], mask=mask.bool()
         )
     else:
         result = from_importance_weights(*inputs, bootstrap_value, *CLIPS)

@@ -163,6 +163,7 @@ def _distributions(space: Space, name: str) -> list[tuple[bool, int]]:
     elif isinstance(space, spaces.MultiBinary):
         sizes = [2] * math.prod(space.shape or ())
     elif isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
+        _require_width(space, name)
         return [(False, math.prod(space.shape))] if math.prod(space.shape) else []
     else:
         raise EnvironmentSpecError(
@@ -176,13 +177,25 @@ def _distributions(space: Space, name: str) -> list[tuple[bool, int]]:
     return [(True, size) for size in sizes]
 
 
+def _require_width(space: spaces.Box, name: str) -> None:
+    """Refuses bounds whose distance no number of their type holds: nothing scales to them."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_too_wide = _is_bounded(space) & ~np.isfinite(space.high - space.low).ravel()
+    if is_too_wide.any():
+        raise EnvironmentSpecError(
+            f"{name}: the bounds of dimensions {np.flatnonzero(is_too_wide)[:5].tolist()} are too "
+            f"far apart for {np.dtype(space.dtype)}; expected bounds within which actions make "
+            "sense (gymnasium.wrappers.RescaleAction), or infinite ones"
+        )
+
+
 def _decode(space: Space, stored: Floats) -> Any:
     """Gives the columns of one leaf ``[N, k]`` the form of the space, ``[N, *shape]``."""
     shape = (len(stored), *(space.shape or ()))
     if isinstance(space, spaces.Box):
-        low, high, is_bounded = space.low.ravel(), space.high.ravel(), _is_bounded(space)
-        base, half = np.where(is_bounded, low, 0.0), np.where(is_bounded, (high - low) / 2, 1.0)
-        scaled = base + half * (stored + np.where(is_bounded, 1.0, 0.0))
+        base, half, shift = units(space)
+        scaled = base + half * (stored + shift)
+        low, high = space.low.ravel(), space.high.ravel()
         return np.clip(scaled, low, high).reshape(shape).astype(space.dtype)
     categories = stored.astype(np.int64)
     if isinstance(space, spaces.Discrete):
@@ -190,6 +203,13 @@ def _decode(space: Space, stored: Floats) -> Any:
     if isinstance(space, spaces.MultiDiscrete):
         categories = categories + space.start.ravel()
     return categories.reshape(shape).astype(space.dtype)
+
+
+def units(space: spaces.Box) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Returns ``base, half, shift``, ``[k]``: an action is ``base + half * (stored + shift)``."""
+    low, high, is_bounded = space.low.ravel(), space.high.ravel(), _is_bounded(space)
+    half = np.where(is_bounded, (high - low) / 2, 1.0)
+    return np.where(is_bounded, low, 0.0), half, np.where(is_bounded, 1.0, 0.0)
 
 
 def _is_bounded(space: spaces.Box) -> NDArray[np.bool_]:

@@ -64,7 +64,7 @@ def sample(codec: ActionCodec, params: Tensor, generator: torch.Generator | None
             noise = -torch.log(-torch.log(uniform.clamp(1e-20, 1 - 1e-7)))
             columns.append((own + noise).argmax(-1, keepdim=True).to(own.dtype))
         else:
-            mean, log_std = _mean_and_log_std(own)
+            mean, log_std = mean_and_log_std(own)
             noise = torch.randn(mean.shape, generator=generator, device=own.device)
             columns.append(mean + log_std.exp() * noise)
     return torch.cat(columns, dim=-1)
@@ -78,7 +78,7 @@ def mode(codec: ActionCodec, params: Tensor) -> Tensor:
         if part.is_categorical:
             columns.append(own.argmax(-1, keepdim=True).to(own.dtype))
         else:
-            columns.append(_mean_and_log_std(own)[0])
+            columns.append(mean_and_log_std(own)[0])
     return torch.cat(columns, dim=-1)
 
 
@@ -90,14 +90,15 @@ def _categorical(part: Part, params: Tensor, actions: Tensor) -> tuple[Tensor, T
 
 
 def _gaussian(part: Part, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-    mean, log_std = _mean_and_log_std(params[..., part.params])
+    mean, log_std = mean_and_log_std(params[..., part.params])
     deviations = (actions[..., part.columns] - mean) * torch.exp(-log_std)
     log_probs = -0.5 * deviations**2 - log_std - 0.5 * _LOG_2PI
     entropy = log_std + 0.5 * (1 + _LOG_2PI)
     return log_probs.sum(-1), entropy.sum(-1)
 
 
-def _mean_and_log_std(params: Tensor) -> tuple[Tensor, Tensor]:
+def mean_and_log_std(params: Tensor) -> tuple[Tensor, Tensor]:
+    """Splits the parameters of Gaussians ``[..., 2 k]`` into means and kept log deviations."""
     mean, log_std = params.chunk(2, dim=-1)
     return mean, log_std.clamp(*LOG_STD_RANGE)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlreg.config import RolloutEngineFactory
 from rlreg.errors import ConfigError
@@ -21,6 +21,7 @@ from rlreg.runtime.spaces import ActionPlan, FlatteningPlan, Space
 from . import heads
 from .actions import ActionCodec
 from .config import IMPALAConfig, default_engine
+from .exporting import named_outputs
 from .learner import Learner, make_learner
 from .metrics import with_aliases
 from .model import TorchActorCritic
@@ -160,6 +161,28 @@ class IMPALA(OnlineLearnable):
         if deterministic:
             return heads.mode(self.model.codec, params)
         return heads.sample(self.model.codec, params)
+
+    def exported_modules(self) -> Mapping[str, nn.Module]:
+        """Gives what the exported policy consists of: no critic."""
+        return {"policy": self.model.policy}
+
+    def exported_outputs(
+        self, observations: Tensor, kind: Literal["action", "distribution"]
+    ) -> Mapping[str, Tensor]:
+        """Gives the outputs of the exported policy for flat observations ``[B, *O]``.
+
+        Raises:
+            NotImplementedError: If the policy has a memory: the file would forget it at each call.
+        """
+        if self.model.state_size:
+            raise NotImplementedError(
+                f"'impala' with core: {self.config.core} cannot be exported: a file keeps no "
+                "memory from one observation to the next; train with core: none, or play whole "
+                "episodes with rlreg.load(...).player()"
+            )
+        state = observations.new_zeros((observations.shape[0], 0))
+        params, _ = self.model.policy.step(observations, state)
+        return named_outputs(self.model.codec, params, kind)
 
     def predict(self, observations: Any) -> Any:
         """Returns the most probable actions; see :meth:`rlreg.Learnable.predict`.

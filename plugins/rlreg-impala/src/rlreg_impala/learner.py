@@ -71,7 +71,17 @@ class Progress:
         return {name: getattr(self, name) for name in self.__slots__}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restores what :meth:`state` gave."""
+        """Restores what :meth:`state` gave.
+
+        Raises:
+            ValueError: If a counter is no count, or the unit unknown.
+        """
+        for name in ("updates", "transitions", "epochs", "total"):
+            is_open = name == "total" and state[name] is None
+            if not is_open and (not isinstance(state[name], int) or state[name] < 0):
+                raise ValueError(f"{name} = {state[name]!r}: expected a whole number >= 0")
+        if state["unit"] not in ("updates", "transitions"):
+            raise ValueError(f"unit = {state['unit']!r}: expected updates or transitions")
         for name in self.__slots__:
             setattr(self, name, state[name])
 
@@ -142,7 +152,16 @@ class Learner:
             return
         for group in self.optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"])
-        self._schedule = factory.create(self.optimizer, planned)
+        try:
+            self._schedule = factory.create(self.optimizer, planned)
+        except ConfigError as error:
+            if planned is not None:
+                raise
+            raise ConfigError(
+                f"lr_scheduler_factory: {factory.get_type()!r} runs over the whole run, whose "
+                "length is not known: n_epochs = 0 trains until patience ends it; give "
+                "n_epochs >= 1, the length in the schedule itself, or no schedule"
+            ) from error
         self._schedule_position = 0
         self._follow_schedule()
 

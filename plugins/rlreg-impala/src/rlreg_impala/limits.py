@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 
 from rlreg.config import RolloutEngineFactory
@@ -52,16 +53,32 @@ def _total_memory() -> int | None:
 def check_lengths(
     n_epochs: int, epoch_length: int, eval_repeats: int, patience: int | None
 ) -> None:
-    """Raises if a length is out of range; the message names it."""
-    wanted = (
+    """Raises if a length is no whole number or out of range; the message names it."""
+    wanted: tuple[tuple[str, object, int], ...] = (
         ("n_epochs", n_epochs, 0),
         ("epoch_length", epoch_length, 1),
         ("eval_repeats", eval_repeats, 0),
         ("patience", 1 if patience is None else patience, 1),
     )
     for name, value, least in wanted:
-        if isinstance(value, bool) or value < least:
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+            raise ConfigError(f"{name} = {value!r}: expected a whole number, at least {least}")
+        if int(value) < least:
             raise ConfigError(f"{name} = {value}: must be at least {least}")
+
+
+def check_parts(model: object, options: object) -> None:
+    """Raises unless a trainer was given a model and the settings of IMPALA."""
+    if not isinstance(model, TorchActorCritic):
+        raise unexpected("model", "a TorchActorCritic (TorchActorCritic.of(...))", model)
+    if not isinstance(options, IMPALAConfig):
+        raise unexpected("options", 'an IMPALAConfig (rlreg.make_config("impala"))', options)
+
+
+def unexpected(name: str, wanted: str, given: object) -> ConfigError:
+    """What to raise where an argument is of another type."""
+    what = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+    return ConfigError(f"{name}: expected {wanted}, got {what}")
 
 
 def engine_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,9 @@ from torch import Tensor, nn
 
 from rlreg.errors import ConfigError
 from rlreg.runtime import archive
+
+from .limits import unexpected
+from .weights import check_weights
 
 
 class BestModelSelection:
@@ -33,7 +37,11 @@ class BestModelSelection:
     def __init__(
         self, dump_file: str | os.PathLike[str] | None = None, model: nn.Module | None = None
     ) -> None:
-        self.dump_file = None if dump_file is None else Path(dump_file)
+        if not isinstance(dump_file, str | os.PathLike | None):
+            raise unexpected("dump_file", "a path or None", dump_file)
+        if not isinstance(model, nn.Module | None):
+            raise unexpected("model", "a torch module or None", model)
+        self.dump_file = None if dump_file is None else _writable(Path(dump_file))
         self.model = model
         self.best_reward = -math.inf
         self.last_improvement = 0
@@ -44,7 +52,13 @@ class BestModelSelection:
 
         Returns:
             Whether it is better than all before.
+
+        Raises:
+            ConfigError: If the result is no number.
         """
+        given: object = reward
+        if isinstance(given, bool) or not isinstance(given, numbers.Real):
+            raise unexpected("reward", "a number", given)
         is_better = reward > self.best_reward or (
             self.best_weights is None and not math.isnan(reward)
         )
@@ -82,11 +96,29 @@ class BestModelSelection:
             "best_weights": self.best_weights,
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restores what :meth:`state_dict` gave."""
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], *, like: nn.Module | None = None
+    ) -> None:
+        """Restores what :meth:`state_dict` gave.
+
+        Args:
+            state_dict: The best weights and the counters.
+            like: The model that the weights have to fit, where there is one.
+        """
         weights = state_dict["best_weights"]
+        if like is not None and weights is not None:
+            check_weights(like, weights)
         self.best_reward = float(state_dict["best_reward"])
         self.last_improvement = int(state_dict["last_improvement"])
         self.best_weights = (
             None if weights is None else {name: part.clone() for name, part in weights.items()}
         )
+
+
+def _writable(path: Path) -> Path:
+    """Says before training, and not after the first evaluation, what no file can be written to."""
+    if path.is_dir():
+        raise ConfigError(f"dump_file: {path} is a folder; expected the name of a file")
+    if not path.parent.is_dir():
+        raise ConfigError(f"dump_file: there is no folder {path.parent} to write {path.name} to")
+    return path

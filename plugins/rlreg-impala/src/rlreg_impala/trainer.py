@@ -23,11 +23,12 @@ from .batches import FragmentBatch
 from .config import IMPALAConfig
 from .intake import Intake
 from .learner import Learner, make_learner, noise_stream
-from .limits import check_lengths, engine_of, num_threads, require_fit
+from .limits import check_lengths, check_parts, engine_of, num_threads, require_fit, unexpected
 from .metrics import with_aliases
 from .model import TorchActorCritic
 from .player import Player, evaluate_vector, is_vector
 from .policy import FlatWeights
+from .restoring import load_all, load_optimizer, split
 from .rollouts import EngineState, Fragment, RolloutEngine
 from .selection import BestModelSelection
 from .weights import check_weights, read_state
@@ -76,17 +77,15 @@ class MultiStepIMPALA:
         on_epoch: EpochCallback | None = None,
         on_wait: Callable[[], None] | None = None,
     ) -> None:
-        self.model = model
-        self.options = options
+        check_parts(model, options)
+        self.model, self.options = model, options
         self.engine, max_lag = engine_of(rollout_actors, options)
         self.intake = Intake(options.actors_batch_size, max_lag)
         self.ledger = self.intake.ledger
         self.eval_env = eval_env
         self._env_factory = env_factory if env_factory is not None else eval_env
-        self.seed = seed
-        self.evaluation_seed = evaluation_seed
-        self.on_epoch = on_epoch
-        self.on_wait = on_wait
+        self.seed, self.evaluation_seed = seed, evaluation_seed
+        self.on_epoch, self.on_wait = on_epoch, on_wait
         self._noise = [torch.Generator().manual_seed(seed).get_state()]
         self.learner = learner or make_learner(
             model, options, functools.partial(noise_stream, self._noise)
@@ -158,11 +157,7 @@ class MultiStepIMPALA:
                 self.on_epoch(self.learner.progress.epochs, metrics)
         self._remember_engine()
 
-    def evaluate(
-        self,
-        deterministic: bool,
-        repeats: int,
-    ) -> None:
+    def evaluate(self, deterministic: bool, repeats: int) -> None:
         """Plays exactly ``repeats`` seeded episodes; the result is in ``last_evaluation``.
 
         Args:
@@ -176,10 +171,9 @@ class MultiStepIMPALA:
         if self._makes_vectors():
             with contextlib.closing(env()) as made:
                 self.last_evaluation = evaluate_vector(player, made, repeats, seed)
-        elif is_vector(env):
-            self.last_evaluation = evaluate_vector(player, env, repeats, seed)
         else:
-            self.last_evaluation = evaluate(player, env, repeats, seed)
+            play = evaluate_vector if is_vector(env) else evaluate
+            self.last_evaluation = play(player, env, repeats, seed)
 
     def _makes_vectors(self) -> bool:
         """Whether ``eval_env`` is a factory of vector environments; found out once."""
@@ -205,20 +199,23 @@ class MultiStepIMPALA:
         """Restores what :meth:`state_dict` gave, or the weights of a model alone.
 
         Raises:
-            CheckpointError: If the state belongs to another model; nothing is changed then.
+            CheckpointError: If it is incomplete or belongs to another model; nothing changes then.
         """
-        is_whole = isinstance(state_dict.get("model"), Mapping)
-        weights = state_dict["model"] if is_whole else state_dict
+        weights, rest = split(state_dict)
         check_weights(self.model, weights)
-        self.model.load_state_dict(weights)
-        if "optimizer" not in state_dict:
-            return
-        if self.is_started:
+        if rest and self.is_started:
             raise CheckpointError("a state of training is loaded before the actors are started")
-        self.learner.optimizer.load_state_dict(state_dict["optimizer"])
-        self.learner.progress.load(state_dict["progress"])
-        self.load_counters(state_dict["trainer"])
-        self.selection.load_state_dict(state_dict["selection"])
+        if rest:
+            load_all(self._loaders(), rest, self.state_dict())
+        self.model.load_state_dict(weights)
+
+    def _loaders(self) -> dict[str, Callable[[Any], object]]:
+        return {
+            "optimizer": functools.partial(load_optimizer, self.learner.optimizer),
+            "progress": self.learner.progress.load,
+            "trainer": self.load_counters,
+            "selection": functools.partial(self.selection.load_state_dict, like=self.model),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that training needs to go on: call it between two epochs."""
@@ -332,6 +329,8 @@ class MultiStepIMPALA:
     # --- judging --------------------------------------------------------------------------------
 
     def _use_selection(self, selection: BestModelSelection | None) -> None:
+        if not isinstance(selection, BestModelSelection | None):
+            raise unexpected("model_selection", "a BestModelSelection or None", selection)
         if selection is not None and selection is not self.selection:
             if self._num_evaluations and selection.best_weights is None:
                 selection.load_state_dict(self.selection.state_dict())
@@ -378,6 +377,7 @@ class MultiStepIMPALA:
         """Restores what :meth:`counters` gave."""
         self.intake.load(state)
         self._num_evaluations = int(state["evaluations"])
+        torch.Generator().set_state(state["noise"])  # refuses what is no state
         self._noise[0] = state["noise"]
         self._engine_state = dict(state["engine"]) or None
 

@@ -22,26 +22,32 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import mode
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributions import Categorical, Distribution
 
-from rlreg.errors import ConfigError, DeviceError, Problem, ShapeError
+from rlreg.errors import DeviceError, ShapeError
 from rlreg_impala.vtrace_arrays import returns_of_arrays
+from rlreg_impala.vtrace_inputs import (
+    WIDE,
+    Actions,
+    Policy,
+    Threshold,
+    as_clips,
+    as_lambda,
+    as_tensor,
+    log_probs,
+    refused,
+    softmax_policies,
+)
 
-Threshold: TypeAlias = float | Tensor | None
-Policy: TypeAlias = "Distribution | Mapping[str, Policy] | Sequence[Policy]"
-Actions: TypeAlias = "Tensor | Mapping[str, Actions] | Sequence[Actions]"
-
-_WIDE = (torch.float32, torch.float64)  # computed in as they are, the others in float32
 # A ratio without a threshold, times a temporal difference, has to fit the dtype.
-_CEILINGS = {dtype: math.sqrt(torch.finfo(dtype).max) for dtype in _WIDE}
+_CEILINGS = {dtype: math.sqrt(torch.finfo(dtype).max) for dtype in WIDE}
 
 
 class VTraceReturns(NamedTuple):
@@ -87,7 +93,8 @@ def from_importance_weights(
     Args:
         log_rhos: ``[T, B, ...]``, ``log(target(a|x) / behaviour(a|x))``; ``-inf`` for a row that is
             no transition.
-        discounts: ``[T, B, ...]``, in [0, 1]; 0 where the episode terminated.
+        discounts: ``[T, B, ...]``, in [0, 1]; 0 where the episode terminated. The range is not
+            checked: to read values would make an accelerator wait.
         rewards: ``[T, B, ...]``.
         values: ``[T, B, ...]``, values of the observations acted on.
         bootstrap_value: ``[B, ...]``, value of the observation after the last row.
@@ -101,7 +108,7 @@ def from_importance_weights(
     Raises:
         ShapeError: A wrong rank, unequal T or B, or further dimensions that do not broadcast.
         DeviceError: The inputs are on several devices.
-        ConfigError: A threshold is negative or NaN.
+        ConfigError: A threshold is negative, NaN or no number; an input holds no real numbers.
 
     Source: IMPALA, section 4.1, equation (1), with c-bar = 1; the advantages: section 4.2.
     """
@@ -133,22 +140,24 @@ def vtrace(
     the observation's value in ``next_values``.
 
     ``rho_clip``, ``pg_rho_clip`` and ``c_clip`` bound the ratios in the targets, the advantages and
-    the traces (rho-bar, the advantages' own, c-bar); ``lambda_`` scales every trace. The others are
-    ``[T, B]`` or of the values' rank: ``mask`` is true where the row is a transition,
+    the traces (rho-bar, the advantages' own, c-bar); ``lambda_`` in [0, 1] scales every trace. The
+    others are ``[T, B]`` or of the values' rank, ``mask`` and ``truncations`` bool or 0 and 1:
+    ``mask`` is true where the row is a transition,
     ``truncations`` where the next row is not its successor, and ``next_values`` are read only
     there. A discount of 0 still means terminated: then nothing is bootstrapped.
 
     Source: IMPALA, section 4.1, equation (1), remark 1 (the recursion), remark 2 (lambda).
     """
     # Errors use the names of the configs and of ``from_importance_weights``.
-    clips = _floats(clip_rho_threshold=rho_clip, clip_pg_rho_threshold=pg_rho_clip, c_clip=c_clip)
+    clips = as_clips(clip_rho_threshold=rho_clip, clip_pg_rho_threshold=pg_rho_clip, c_clip=c_clip)
+    lambda_ = as_lambda(lambda_)
     rows, dtype = _checked(log_rhos, discounts, rewards, values, bootstrap_value)
     if truncations is not None and next_values is not None:
         rows = _with_true_successors(rows, truncations, next_values)
     elif truncations is not None or next_values is not None:
         raise ShapeError("truncations, next_values: expected both or neither, got one")
     if mask is not None:
-        transitions = _aligned("mask", mask, rows.values).bool()
+        transitions = _flags("mask", mask, rows.values)
         rows = rows._replace(log_rhos=torch.where(transitions, rows.log_rhos, -math.inf))
     ceiling = _CEILINGS[rows.values.dtype]
     result = _returns(rows, [min(clip, ceiling) for clip in clips], lambda_)
@@ -175,12 +184,14 @@ def from_logits(
 
     Logits are ``[T, B, K]`` and actions ``[T, B]``. For MultiDiscrete, logits are a sequence of
     such, or one ``[T, B, sum(nvec)]`` with ``nvec``, the number of actions of each head; actions
-    are ``[T, B, heads]`` or a sequence. Half-precision logits give float32 results. The rest is as
-    in ``from_distributions``.
+    are ``[T, B, heads]`` or a sequence, of an integer type. Half-precision logits give float32
+    results. The rest is as in ``from_distributions``; NumPy arrays are taken too.
     """
-    behaviour = _softmax_policy("behaviour_logits", behaviour_logits, nvec)
-    target = _softmax_policy("target_logits", target_logits, nvec)
-    inputs = (actions, discounts, rewards, values, bootstrap_value)
+    values = as_tensor("values", values)
+    (behaviour, target), acted = softmax_policies(
+        behaviour_logits, target_logits, actions, nvec, values.shape[:2]
+    )
+    inputs = (acted, discounts, rewards, values, bootstrap_value)
     clips = (clip_rho_threshold, clip_pg_rho_threshold)
     return from_distributions(behaviour, target, *inputs, *clips, mask=mask)
 
@@ -209,59 +220,20 @@ def from_distributions(
 
     Raises:
         ShapeError: Also where the structures, or an action and its distribution, do not fit.
+        ConfigError: Also where a category is no integer, or (on the CPU) none of the policy's.
     """
+    values = as_tensor("values", values)
     with torch.no_grad():
-        behaviour_log_probs = _log_probs("behaviour", behaviour, actions)
-    target_log_probs = _log_probs("target", target, actions)
+        behaviour_log_probs = log_probs("behaviour", behaviour, actions)
+    target_log_probs = log_probs("target", target, actions)
     log_rhos = target_log_probs.detach() - behaviour_log_probs
     if mask is not None:
-        log_rhos = torch.where(_aligned("mask", mask, log_rhos).bool(), log_rhos, -math.inf)
+        log_rhos = torch.where(_flags("mask", mask, log_rhos), log_rhos, -math.inf)
     # One ratio per (t, b) serves all value heads.
     shape = log_rhos.shape + (1,) * max(0, values.ndim - log_rhos.ndim)
     inputs = (log_rhos.reshape(shape), discounts, rewards, values, bootstrap_value)
     returns = from_importance_weights(*inputs, clip_rho_threshold, clip_pg_rho_threshold)
     return VTraceFromLogitsReturns(*returns, log_rhos, behaviour_log_probs, target_log_probs)
-
-
-def _softmax_policy(
-    name: str, logits: Tensor | Sequence[Tensor], nvec: Sequence[int] | None
-) -> Policy:
-    if isinstance(logits, Tensor) and nvec is None:
-        # The difference of two log-probabilities rounded to half precision is mostly rounding.
-        wide = logits if logits.dtype in _WIDE else logits.float()
-        return Categorical(logits=wide, validate_args=False)
-    if isinstance(logits, Tensor) and nvec is not None:
-        if logits.shape[-1] != sum(nvec):
-            raise ShapeError.of(name, f"[T, B, {sum(nvec)}] (the sum of nvec)", logits.shape)
-        logits = torch.split_with_sizes(logits, [int(size) for size in nvec], dim=-1)
-    return [_softmax_policy(name, head, None) for head in logits]
-
-
-def _log_probs(name: str, policy: Policy, actions: Actions) -> Tensor:
-    """Returns the ``[T, B]`` log-probabilities of whole actions."""
-    if isinstance(policy, Distribution):
-        return _leaf_log_probs(name, policy, actions)
-    if isinstance(policy, Mapping):
-        if not isinstance(actions, Mapping) or set(actions) != set(policy):
-            raise ShapeError(f"actions: expected a mapping with the keys {sorted(policy)}")
-        parts = [(f"{name}[{key!r}]", policy[key], actions[key]) for key in policy]
-    else:
-        chosen = actions.unbind(-1) if isinstance(actions, Tensor) else actions
-        if isinstance(chosen, Mapping) or len(chosen) != len(policy):
-            raise ShapeError(f"actions: expected {len(policy)} parts, as many as {name} has")
-        parts = [(f"{name}[{i}]", policy[i], chosen[i]) for i in range(len(policy))]
-    if not parts:
-        raise ShapeError(f"{name}: expected at least one distribution, got none")
-    return torch.stack([_log_probs(*part) for part in parts]).sum(0)
-
-
-def _leaf_log_probs(name: str, leaf: Distribution, actions: Actions) -> Tensor:
-    shape = leaf.batch_shape + leaf.event_shape
-    # log_prob would broadcast [T, B] against [T, B, 1] into [T, T, B].
-    if not isinstance(actions, Tensor) or actions.shape != shape or len(shape) < 2:
-        given = actions.shape if isinstance(actions, Tensor) else [len(actions)]
-        raise ShapeError.of("actions", f"{list(shape)} (at least [T, B]), as {name} has it", given)
-    return leaf.log_prob(actions).reshape(*shape[:2], -1).sum(-1)
 
 
 def _returns(rows: _Rows, clips: Sequence[float], lambda_: float) -> VTraceReturns:
@@ -306,18 +278,6 @@ def _scan(terms: Tensor, coefficients: Tensor) -> Tensor:
     return terms
 
 
-def _floats(**thresholds: Threshold) -> list[float]:
-    clips = []
-    for name, threshold in thresholds.items():
-        if isinstance(threshold, Tensor) and threshold.ndim != 0:
-            raise ShapeError.of(name, "[] (a number, a 0-d tensor or None)", threshold.shape)
-        given = threshold.item() if isinstance(threshold, Tensor) else threshold
-        clips.append(math.inf if given is None else float(given))
-        if not clips[-1] >= 0:
-            raise ConfigError([Problem((name,), "expected a number >= 0 or None", repr(given))])
-    return clips
-
-
 def _checked(*inputs: Tensor) -> tuple[_Rows, torch.dtype]:
     """Returns the inputs in the dtype to compute in, and the dtype to return."""
     device = inputs[3].device if isinstance(inputs[3], Tensor) else torch.device("cpu")
@@ -331,18 +291,20 @@ def _checked(*inputs: Tensor) -> tuple[_Rows, torch.dtype]:
             values=values.expand(shape), bootstrap_value=bootstrap.expand(shape[1:])
         )
     alike = log_rhos.dtype == discounts.dtype == rewards.dtype == bootstrap.dtype == dtype
-    if dtype not in _WIDE or not alike:
+    if dtype not in WIDE or not alike:
+        for name, tensor in zip(_Rows._fields, rows, strict=True):
+            if tensor.is_complex():
+                raise refused(name, "expected real numbers", tensor.dtype)
         dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in rows))
         if not dtype.is_floating_point:
             dtype = torch.promote_types(dtype, torch.get_default_dtype())
-        rows = _Rows(*(tensor.to(dtype if dtype in _WIDE else torch.float32) for tensor in rows))
+        rows = _Rows(*(tensor.to(dtype if dtype in WIDE else torch.float32) for tensor in rows))
     return rows, dtype
 
 
 def _tensor(name: str, data: Tensor | NDArray[np.generic], device: torch.device) -> Tensor:
     if not isinstance(data, Tensor):
-        # Copied: torch warns of a read-only array and cannot view negative strides.
-        data = torch.tensor(np.array(data, order="C"))
+        data = as_tensor(name, data)
     if data.device != device:
         raise DeviceError(f"{name}: expected device {device} as for values, got {data.device}")
     return data.detach() if data.requires_grad else data
@@ -381,9 +343,17 @@ def _aligned(name: str, data: Tensor, values: Tensor) -> Tensor:
     return tensor
 
 
+def _flags(name: str, data: Tensor, values: Tensor) -> Tensor:
+    """Returns bool data aligned with the values; a number such as 0.5 would count as true."""
+    tensor = _aligned(name, data, values)
+    if tensor.is_floating_point() and not bool(((tensor == 0) | (tensor == 1)).all()):
+        raise refused(name, "expected bool, or numbers 0 and 1", "others")
+    return tensor.bool()
+
+
 def _with_true_successors(rows: _Rows, truncations: Tensor, next_values: Tensor) -> _Rows:
     """Moves the bootstrap of truncated rows into their reward and ends the trace there."""
-    ends = _aligned("truncations", truncations, rows.values).bool()
+    ends = _flags("truncations", truncations, rows.values)
     successors = _aligned("next_values", next_values, rows.values).to(rows.values.dtype)
     bootstrapped = rows.rewards + _times(rows.discounts, successors)
     return rows._replace(

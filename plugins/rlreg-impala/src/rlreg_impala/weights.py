@@ -20,6 +20,8 @@ from rlreg.errors import CheckpointError
 from rlreg.runtime.checkpoint import read_checkpoint
 from rlreg.runtime.state import unflatten_state
 
+from .limits import unexpected
+
 
 def read_state(source: str | Path | BinaryIO) -> Mapping[str, Any]:
     """Reads a state dict: of a trainer, or of a model alone.
@@ -31,7 +33,10 @@ def read_state(source: str | Path | BinaryIO) -> Mapping[str, Any]:
 
     Raises:
         CheckpointError: If it is none of the formats, or damaged.
+        ConfigError: If the source is neither a path nor a binary file.
     """
+    if not isinstance(source, str | Path) and not hasattr(source, "read"):
+        raise unexpected("file_path", "a path or an open binary file", source)
     if isinstance(source, str | Path):
         name = str(source)
         try:
@@ -40,6 +45,8 @@ def read_state(source: str | Path | BinaryIO) -> Mapping[str, Any]:
             raise CheckpointError(f"{name}: cannot be read: {error.strerror or error}") from error
     else:
         name, content = str(getattr(source, "name", "file")), source.read()
+        if not isinstance(content, bytes):
+            raise unexpected("file_path", "a file opened for reading bytes", source)
     if content[:2] == b"PK" and _is_rlreg(content):
         return _of_rlreg(content)
     if content[:2] == b"PK" or content[:1] == b"\x80":
@@ -51,10 +58,12 @@ def check_weights(model: nn.Module, weights: Mapping[str, Any]) -> None:
     """Raises unless weights fit a model, before anything is changed.
 
     Raises:
-        CheckpointError: With the first missing, surplus or misshapen entry.
+        CheckpointError: With the first missing, surplus, misshapen or non-finite entry.
     """
+    if not isinstance(weights, Mapping):
+        raise CheckpointError(f"weights: expected a state dict, got {type(weights).__name__}")
     own = model.state_dict()
-    for name in sorted(own.keys() | weights.keys()):
+    for name in sorted(own.keys() | weights.keys(), key=str):
         if name not in weights:
             raise CheckpointError(f"the state has no {name!r}: it belongs to another model")
         if name not in own:
@@ -66,6 +75,8 @@ def check_weights(model: nn.Module, weights: Mapping[str, Any]) -> None:
                 f"{name}: expected shape {list(own[name].shape)}, got {shape}: the state belongs "
                 "to another model or environment"
             )
+        if given.is_complex() or (given.is_floating_point() and not torch.isfinite(given).all()):
+            raise CheckpointError(f"{name}: holds numbers that are not finite: training diverged")
 
 
 def _is_rlreg(content: bytes) -> bool:
@@ -92,8 +103,13 @@ def _of_torch(name: str, content: bytes) -> Mapping[str, Any]:
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise CheckpointError(f"{name}: torch cannot read it safely: {reason}") from error
+        # torch's own words recommend to load the file anyway, which would run whatever it holds.
+        what = "is damaged, or no file of torch.save"
+        if isinstance(error, pickle.UnpicklingError):
+            what = "holds other objects than tensors and plain values, and could run code"
+        raise CheckpointError(
+            f"{name}: {what}; expected the state_dict() of a trainer or of a model"
+        ) from error
     if not isinstance(state, Mapping):
         raise CheckpointError(f"{name}: expected a state dict, got {type(state).__name__}")
     return state
