@@ -277,7 +277,7 @@ class Preset:
         for path in self.settings:
             root = path.partition(".")[0]
             if root not in RUN_WORDS:
-                hint = did_you_mean(root, RUN_WORDS)
+                hint = did_you_mean(root, RUN_WORDS) or f"did you mean 'learnable.{path}'?"
                 raise RegistrationError(f"preset {self.id!r}: no such setting {path!r}; {hint}")
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rlreg.errors import (
     UnknownNameError,
     VersionWarning,
     did_you_mean,
+    format_path,
 )
 from rlreg.migrations import Migration, migrate
 from rlreg.open_union import validate
@@ -142,12 +144,28 @@ def settle_settings(settings: Settings) -> LearnableConfig | RunConfig:
     try:
         config = validate(settings.root, settings.data)
     except ConfigError as error:
-        located = [settings.locate(problem) for problem in error.problems]
+        located = [settings.locate(_with_cause(settings, item)) for item in error.problems]
         problems = [problem for _, problem in sorted(located, key=lambda item: item[0])]
     problems += settings.problems
     if config is None or problems:
         raise ConfigError(problems)
     return config
+
+
+def _with_cause(settings: Settings, problem: Problem) -> Problem:
+    """Says of a key that is not there which flag changed the type it was written for.
+
+    A mapping in a file replaces one of another type, so that only ``--set`` leaves such keys.
+    """
+    parent = problem.path[:-1]
+    if not problem.on_key or not parent:
+        return problem
+    key, tag = settings.origin_of(problem.path), settings.origin_of((*parent, "type"))
+    if tag.layer != "flag" or key.layer in ("flag", "default"):
+        return problem
+    place = format_path(parent)
+    hint = f"{tag.text} changed the part it was for; write all of it: {place}={{type: ...}}"
+    return replace(problem, hint=hint)
 
 
 def _document_of(source: Source, *, accept_id: bool) -> Document:

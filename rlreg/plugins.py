@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import traceback
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlreg.blocking import BlockList, normalize
@@ -22,6 +24,7 @@ from rlreg.entry_points import find_entry_points as find_entry_points
 from rlreg.entry_points import marked
 from rlreg.entry_points import module_file as module_file
 from rlreg.errors import RegistrationError, RlregError, did_you_mean
+from rlreg.faults import package_of, place_in
 
 if TYPE_CHECKING:
     import pluggy
@@ -137,6 +140,7 @@ def _manager_of(plugin: Any) -> pluggy.PluginManager:
     manager.add_hookspecs(Hooks)
     manager.register(plugin)
     _refuse_unknown_hooks(manager)
+    _refuse_unmarked_hooks(manager, plugin)
     return manager
 
 
@@ -182,6 +186,14 @@ def _refuse_unknown_hooks(manager: pluggy.PluginManager) -> None:
         )
 
 
+def _refuse_unmarked_hooks(manager: pluggy.PluginManager, plugin: Any) -> None:
+    """Raises for a function with the name of a hook that pluggy would pass over in silence."""
+    for name in HOOK_NAMES:
+        found = inspect.getattr_static(plugin, name, None)
+        if inspect.isroutine(found) and not getattr(manager.hook, name).get_hookimpls():
+            raise RegistrationError(f"{name} is not marked @rlreg.hookimpl, so nobody calls it")
+
+
 def _call(manager: pluggy.PluginManager, hook: str) -> list[Any]:
     items: list[Any] = []
     for result in getattr(manager.hook, hook)():
@@ -199,8 +211,8 @@ def as_broken(info: PluginInfo, error: BaseException) -> PluginInfo:
     return replace(
         info,
         status="broken",
-        error=_cause(error),
-        remedy=_remedy(info, error),
+        error=_cause(info, error),
+        remedy=remedy_of(info, error),
         traceback="".join(traceback.format_exception(error)),
     )
 
@@ -209,13 +221,15 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _cause(error: BaseException) -> str:
-    if isinstance(error, RlregError):
-        return _one_line(error)
-    return f"{type(error).__name__}: {_one_line(error)}"
+def _cause(info: PluginInfo, error: BaseException) -> str:
+    place = place_in(error, package_of(info))
+    where = f" ({place})" if place else ""
+    kind = "" if isinstance(error, RlregError) else f"{type(error).__name__}: "
+    return f"{kind}{_one_line(error)}{where}"
 
 
-def _remedy(info: PluginInfo, error: BaseException) -> str:
+def remedy_of(info: PluginInfo, error: BaseException) -> str:
+    """Returns what the user can do about an error of a plugin."""
     block = f"rlreg plugins block {info.distribution}"
     if isinstance(error, IncompatiblePluginError):
         return "pip install --upgrade rlreg"
@@ -224,4 +238,16 @@ def _remedy(info: PluginInfo, error: BaseException) -> str:
         if missing == info.value.partition(":")[0].partition(".")[0]:
             return f"reinstall {info.distribution}: its own module {error.name!r} is not there"
         return f"install what provides the module {missing!r}, or turn the plugin off: {block}"
+    if is_editable(info):
+        return f"mend it (its traceback: rlreg doctor --json), or turn the plugin off: {block}"
     return f"report it to the authors of {info.distribution}, or turn the plugin off: {block}"
+
+
+def is_editable(info: PluginInfo) -> bool:
+    """Whether a plugin is installed as the sources that somebody works on."""
+    path = Path(info.location) / "direct_url.json"
+    try:
+        document = json.loads(path.read_bytes())
+        return bool(document["dir_info"]["editable"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

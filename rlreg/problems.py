@@ -107,7 +107,8 @@ def _key_hint(key: str, owner: type[BaseModel] | None) -> str:
     place = _place_in_run(key, owner)
     if place:
         return f"in a run file it belongs to {place}"
-    near = did_you_mean(key, owner.model_fields)
+    names = {info.alias or name for name, info in owner.model_fields.items()}
+    near = did_you_mean(key, names)
     if near:
         return near
     from rlreg import registry
@@ -116,7 +117,7 @@ def _key_hint(key: str, owner: type[BaseModel] | None) -> str:
     if siblings:
         named = ", ".join(repr(name) for name in siblings)
         return f"'{key}' is a key of {named}, not of {_title(owner)}"
-    known = ", ".join(sorted(owner.model_fields))
+    known = ", ".join(sorted(names))
     return f"{_title(owner)} has {known}"
 
 

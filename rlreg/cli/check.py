@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -84,16 +85,33 @@ def _counts(results: list[CheckResult]) -> dict[str, int]:
     return {status: statuses.count(status) for status in ("passed", "failed", "skipped")}
 
 
+def _rows(results: list[CheckResult]) -> Iterator[tuple[str, str, str, str]]:
+    """Yields a row for each result; equal failures of one subject are one row."""
+    alike: dict[tuple[str, str], list[CheckResult]] = {}
+    for result in results:
+        if result.status == "failed":
+            alike.setdefault((result.subject, result.message), []).append(result)
+    for result in results:
+        same = alike.get((result.subject, result.message), [result])
+        if result.status != "failed":
+            yield result.subject, result.check, result.status, result.message or result.proves
+        elif result is same[0]:
+            others = [each.check for each in same[1:]]
+            more = f" (so do {len(others)} more: {', '.join(others)})" if others else ""
+            yield result.subject, result.check, result.status, result.message + more
+
+
+def _innermost(result: CheckResult) -> str:
+    return "".join(result.traceback.splitlines()[-3:])
+
+
 def _echo_results(name: str, results: list[CheckResult]) -> None:
-    rows: list[tuple[Any, ...]] = [
-        (result.subject, result.check, result.status, result.message or result.proves)
-        for result in results
-    ]
-    echo_table(("subject", "check", "result", "why"), rows)
+    echo_table(("subject", "check", "result", "why"), list(_rows(results)))
     # One fault in build_networks fails most checks: its traceback is shown once.
-    for trace, result in {result.traceback: result for result in reversed(results)}.items():
-        if trace:
-            note(f"\n{result.subject} {result.check}\n{trace}")
+    first = {(result.message, _innermost(result)): result for result in reversed(results)}
+    for result in reversed(first.values()):
+        if result.traceback:
+            note(f"\n{result.subject} {result.check}\n{result.traceback}")
     counts = _counts(results)
     summary = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     click.echo(f"\n{name}: {summary or 'nothing to check'}")

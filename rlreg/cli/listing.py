@@ -165,7 +165,7 @@ def _echo_fields(record: Any) -> None:
 
     rows = []
     for item in record.fields:
-        default = "(required)" if item.is_required else flow(item.default)
+        default = "(required)" if item.is_required else flow(_without_nulls(item.default))
         allowed = item.type if len(item.range) > 28 or not item.range else f"{item.type}, "
         if len(item.range) <= 28:
             allowed += item.range
@@ -174,6 +174,13 @@ def _echo_fields(record: Any) -> None:
         default = default if len(default) <= 28 else default[:25] + "..."
         rows.append((item.name, allowed, default, f"{item.description}{source}{long_range}"))
     echo_table(("field", "type and range", "default", "description"), rows)
+
+
+def _without_nulls(default: Any) -> Any:
+    """Leaves out what a component's default leaves open, so that its type can be read."""
+    if isinstance(default, dict) and "type" in default:
+        return {key: value for key, value in default.items() if value is not None}
+    return default
 
 
 # --- info ---------------------------------------------------------------------------------------

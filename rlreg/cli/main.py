@@ -9,6 +9,7 @@ or its own help is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import importlib.util
@@ -112,6 +113,12 @@ def _is_installed(entry: Entry) -> bool:
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rlreg", message="%(prog)s %(version)s")
+@click.option(
+    "--traceback",
+    is_flag=True,
+    expose_value=False,
+    help="Show where a plugin raised, line by line.",
+)
 def cli() -> None:
     """The registry of reinforcement-learning algorithms in which a config is a contract.
 
@@ -134,9 +141,10 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs a command and returns its exit code; every error becomes one message on stderr."""
-    wants_json = "--json" in arguments
+    wants_json, is_long = "--json" in arguments, "--traceback" in arguments
     try:
-        result = cli.main(args=list(arguments), prog_name="rlreg", standalone_mode=False)
+        with _documents_alone() if wants_json else contextlib.nullcontext():
+            result = cli.main(args=list(arguments), prog_name="rlreg", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except (KeyboardInterrupt, click.Abort) as error:
@@ -147,12 +155,18 @@ def run(arguments: Sequence[str]) -> int:
         return _report_usage(error, wants_json=wants_json)
     except OSError as error:
         if error.errno != errno.EPIPE:
-            return _report_error(error, wants_json=wants_json)
+            return _report_error(error, wants_json=wants_json, is_long=is_long)
         # The reader went away; Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the last line of defence: no bare traceback
-        return _report_error(error, wants_json=wants_json)
+        return _report_error(error, wants_json=wants_json, is_long=is_long)
+
+
+def _documents_alone() -> contextlib.AbstractContextManager[None]:
+    from rlreg.cli.output import documents_alone
+
+    return documents_alone()
 
 
 def _report_usage(error: click.ClickException, *, wants_json: bool) -> int:
@@ -167,20 +181,23 @@ def _report_usage(error: click.ClickException, *, wants_json: bool) -> int:
     return EXIT_BAD_INPUT
 
 
-def _report_error(error: Exception, *, wants_json: bool) -> int:
+def _report_error(error: Exception, *, wants_json: bool, is_long: bool = False) -> int:
     from rlreg.errors import ConfigError, RlregError
 
+    if is_long:
+        _echo_traceback(error, limit=None)
     error = _missing_extra(error) or error
+    if not isinstance(error, RlregError):
+        error = _fault_of_plugin(error) or error
     if isinstance(error, RlregError):
         problems = error.problems if isinstance(error, ConfigError) else ()
         click.echo(f"error: {error}", err=True)
         if wants_json:
             _echo_error(type(error).__name__, str(error), problems)
         return error.exit_code
-    import traceback
-
     message = f"{type(error).__name__}: {error}"
-    click.echo("".join(_shortened(traceback.format_exception(error))), err=True)
+    if not is_long:
+        _echo_traceback(error)
     click.echo(
         f"error: {message}\nThis is a bug in rlreg {__version__} or in a plugin it called; please "
         "report it with the lines above.",
@@ -189,6 +206,23 @@ def _report_error(error: Exception, *, wants_json: bool) -> int:
     if wants_json:
         _echo_error("Bug", message, ())
     return EXIT_BUG
+
+
+def _fault_of_plugin(error: Exception) -> Exception | None:
+    """Says which plugin raised, and where; ``None`` if none did, or nobody can tell."""
+    from rlreg.faults import fault_of_plugin
+
+    try:
+        fault = fault_of_plugin(error)
+    except Exception:  # noqa: BLE001 - the error itself matters more than whose it is
+        return None
+    return None if fault is None else type(fault)(f"{fault}; all of it: rlreg --traceback ...")
+
+
+def _echo_traceback(error: Exception, limit: int | None = 40) -> None:
+    import traceback
+
+    click.echo("".join(_shortened(traceback.format_exception(error), limit)), err=True)
 
 
 def _missing_extra(error: Exception) -> Exception | None:
@@ -201,12 +235,13 @@ def _missing_extra(error: Exception) -> Exception | None:
     return None if explained is error else explained
 
 
-def _shortened(lines: list[str], limit: int = 40) -> Iterator[str]:
+def _shortened(lines: list[str], limit: int | None) -> Iterator[str]:
     """Keeps the end of a traceback, where the cause is."""
     flat = "".join(lines).splitlines(keepends=True)
-    if len(flat) > limit:
+    if limit is not None and len(flat) > limit:
         yield "...\n"
-    yield from flat[-limit:]
+        flat = flat[-limit:]
+    yield from flat
 
 
 def _echo_error(kind: str, message: str, problems: Sequence[Problem]) -> None:

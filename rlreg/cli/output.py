@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO, TypeVar
 
 import click
 
@@ -24,9 +25,25 @@ def json_option(function: F) -> F:
     return option(function)
 
 
-def echo_json(document: Any) -> None:
+_document_stream: TextIO | None = None
+
+
+@contextlib.contextmanager
+def documents_alone() -> Iterator[None]:
+    """Inside the block stdout belongs to :func:`echo_json`; what plugins print goes to stderr."""
+    global _document_stream
+    before, _document_stream = _document_stream, sys.stdout
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _document_stream = before
+
+
+def echo_json(document: Any, indent: int | None = 2) -> None:
     """Prints a document to stdout."""
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False)
+    click.echo(text, file=_document_stream)
 
 
 def note(message: str) -> None:

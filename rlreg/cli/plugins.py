@@ -153,13 +153,17 @@ def _report(blocked: frozenset[str] | set[str], *, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, *, deep: bool, as_json: bool) -> None:
-    """Find broken plugins and names that several distributions claim.
+    """Find broken plugins, names that several distributions claim and presets that do not fit.
 
     Exits with 3 if there is a finding. A blocked plugin is none. Without --deep it imports what
     plugins declare, and not the half that needs torch.
     """
     found = _loaded()
-    found["findings"] = [*_broken_plugins(found["plugins"]), *_ambiguous_names()]
+    found["findings"] = [
+        *_broken_plugins(found["plugins"]),
+        *_names_claimed_twice(),
+        *_bad_presets(),
+    ]
     if deep:
         from rlreg.cli.probing import findings
 
@@ -199,7 +203,31 @@ def _broken_plugins(plugins: list[dict[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
-def _ambiguous_names() -> list[dict[str, str]]:
+def _bad_presets() -> list[dict[str, str]]:
+    """Returns a finding for every preset that gives no valid run."""
+    from rlreg.errors import RlregError
+    from rlreg.files import load_run
+    from rlreg.registry import list_presets, records
+
+    ids = {record.id for record in records("learnable")}
+    findings = []
+    for held in list_presets():
+        preset, own = held.preset, f"{held.distribution}/{held.preset.learnable}"
+        try:
+            load_run(own if own in ids else preset.learnable, preset=preset.id)
+        except RlregError as error:
+            findings.append(
+                {
+                    "kind": "preset that does not fit",
+                    "subject": f"{preset.id} of {held.distribution} {held.version}".strip(),
+                    "message": str(error),
+                    "remedy": f"report it to the authors of {held.distribution}",
+                }
+            )
+    return findings
+
+
+def _names_claimed_twice() -> list[dict[str, str]]:
     from rlreg.config import KINDS
     from rlreg.errors import AmbiguousNameError
     from rlreg.registry import records, resolve
@@ -207,16 +235,27 @@ def _ambiguous_names() -> list[dict[str, str]]:
     findings = []
     for kind in ("learnable", *KINDS):
         for name in sorted({record.name for record in records(kind)}):
+            ids = [record.id for record in records(kind) if record.name == name]
             try:
-                resolve(kind, name)
+                owner = resolve(kind, name)
             except AmbiguousNameError as error:
-                ids = [record.id for record in records(kind) if record.name == name]
                 findings.append(
                     {
                         "kind": "ambiguous name",
                         "subject": f"{kind} {name}",
                         "message": str(error),
                         "remedy": f"write one of {', '.join(ids)}, or block one of the plugins",
+                    }
+                )
+                continue
+            if len(ids) > 1:
+                others = ", ".join(each for each in ids if each != owner.id)
+                findings.append(
+                    {
+                        "kind": "name claimed twice",
+                        "subject": f"{kind} {name}",
+                        "message": f"{name!r} means {owner.id}; {others} also has this name",
+                        "remedy": f"write {others} for the other one, or rename it",
                     }
                 )
     return findings

@@ -31,7 +31,12 @@ def probe(learnable: str) -> dict[str, str]:
 
     record = registry.resolve("learnable", learnable)
     try:
-        creation.create(learnable, device="cpu")
+        unwritten = missing_methods(creation.create(learnable, device="cpu"))
+        if unwritten:
+            return {
+                "error": f"its class does not write {', '.join(unwritten)}",
+                "remedy": f"report it to the authors of {record.distribution}",
+            }
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - SystemExit included, as in discovery
@@ -41,6 +46,28 @@ def probe(learnable: str) -> dict[str, str]:
         broken = as_broken(plugin, error)
         return {"error": broken.error, "remedy": _install(error) or broken.remedy}
     return {"error": "", "remedy": ""}
+
+
+def missing_methods(learnable: Any) -> list[str]:
+    """Names what the author of a learnable has not written; without any of it nothing trains."""
+    from rlreg.runtime.learnable import Learnable
+    from rlreg.runtime.offline import OfflineLearnable
+    from rlreg.runtime.online import OnlineLearnable
+
+    wanted = (
+        (Learnable, "build_networks", ("build",)),
+        (Learnable, "act", ("predict",)),
+        (OfflineLearnable, "update", ("run_updates", "train_epoch")),
+        (OnlineLearnable, "train_iterations", ("trainer",)),
+    )
+    cls = type(learnable)
+    return [
+        name
+        for base, name, instead in wanted
+        if isinstance(learnable, base)
+        # Who overrides what calls the method need not write it.
+        and all(getattr(cls, each) is getattr(base, each) for each in (name, *instead))
+    ]
 
 
 def _install(error: BaseException) -> str:

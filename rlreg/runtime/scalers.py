@@ -21,7 +21,9 @@ from rlreg.errors import ConfigError, EnvironmentSpecError
 from rlreg.runtime.spaces import Space
 
 if TYPE_CHECKING:
+    from rlreg.config import LearnableConfig
     from rlreg.runtime.data import TransitionDataset
+    from rlreg.runtime.space_plans import Spaces
 
 
 class Scaler(nn.Module):
@@ -329,20 +331,47 @@ def bounds_scaler(action_space: Space) -> Scaler | None:
         A scaler between the Box and [-1, 1]; ``None`` if the Box is [-1, 1] already, or no Box.
 
     Raises:
-        EnvironmentSpecError: If a bound is infinite: nothing says then what -1 and 1 should mean.
+        EnvironmentSpecError: If a bound is infinite, or the distance of the two in float32: nothing
+            says then what -1 and 1 should mean.
     """
     if not isinstance(action_space, spaces.Box):
         return None
     low, high = action_space.low, action_space.high
     if bool((low == -1).all() and (high == 1).all()):
         return None
-    if not bool(np.isfinite(low).all() and np.isfinite(high).all()):
+    with np.errstate(over="ignore", invalid="ignore"):
+        # Bounds may be finite where their distance is not; nobody means such bounds.
+        extent = high.astype(np.float32) - low.astype(np.float32)
+    if not bool(np.isfinite(extent).all()):
         raise EnvironmentSpecError(
-            f"action space {action_space} has infinite bounds, so actions cannot be scaled to "
-            "[-1, 1]; set action_scaler to {type: min_max, minimum: [...], maximum: [...]} or to "
-            "{type: min_max}, which takes the range of the data, or wrap the environment in "
-            "gymnasium.wrappers.RescaleAction"
+            f"action space {action_space} has infinite bounds, or as good as infinite ones, so "
+            "actions cannot be scaled to [-1, 1]; set action_scaler to {type: min_max, minimum: "
+            "[...], maximum: [...]} or to {type: min_max}, which takes the range of the data, or "
+            "wrap the environment in gymnasium.wrappers.RescaleAction"
         )
     scaler = MinMaxScaler("actions")
     scaler.fit_space(action_space)
     return scaler
+
+
+def make_scalers(config: LearnableConfig, built_for: Spaces) -> dict[str, Scaler | None]:
+    """Makes the scalers that a config chooses, and the one that bounded actions need anyway.
+
+    Raises:
+        ConfigError: If a scaler of actions is chosen for categories.
+        EnvironmentSpecError: If actions have infinite bounds and no scaler is chosen.
+    """
+    made: dict[str, Scaler | None] = {}
+    for name in ("observation_scaler", "action_scaler", "reward_scaler"):
+        chosen = getattr(config, name, None)
+        made[name] = None if chosen is None else chosen.create()
+    observation_scaler, action_scaler = made["observation_scaler"], made["action_scaler"]
+    if observation_scaler is not None:
+        observation_scaler.set_shape(built_for.observation_shape)
+    if action_scaler is None:
+        made["action_scaler"] = bounds_scaler(built_for.action_space)
+    elif built_for.is_discrete:
+        raise ConfigError(f"action_scaler: {built_for.action_space} is not continuous")
+    else:
+        action_scaler.fit_space(built_for.action_space)
+    return made

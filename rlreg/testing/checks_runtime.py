@@ -9,25 +9,18 @@ from typing import Any
 from rlreg.errors import DeviceError, EnvironmentSpecError, RlregError
 from rlreg.testing.kit import (
     Failure,
-    NotApplicable,
     Subject,
     check,
     checks_in,
     learnables,
     require,
 )
-from rlreg.testing.toy import Toy, build, difference, learn, make, run_fresh, snapshot, toys
+from rlreg.testing.toy import Toy, build, difference, learn, make, snapshot, toys
 
 NUM_UPDATES = 4
-
-_LOAD = """
-import sys
-import numpy as np
-import rlreg
-for name in sys.argv[1:]:
-    learnable = rlreg.load(name + ".rlreg", device="cpu")
-    np.save(name + ".actions.npy", learnable.predict(np.load(name + ".observations.npy")))
-"""
+_FAR = 100
+"""What observations are multiplied by: a policy without bounds leaves them there."""
+_ROUNDING = 1e-5
 
 
 # --- creating and building ----------------------------------------------------------------------
@@ -157,68 +150,12 @@ def _global_generators() -> dict[str, str]:
     }
 
 
-# --- learning -----------------------------------------------------------------------------------
-
-
-@check(learnables)
-def every_optimised_parameter_moves(subject: Subject) -> None:
-    """Updates change every parameter that an optimizer holds: none is cut off from its loss."""
-    from rlreg.runtime.optimizers import parameters_in
-
-    for toy in toys(subject):
-        learnable = build(subject, toy)
-        require(bool(learnable.optimizers()), "no optimizer is an attribute of the learnable")
-        held = {
-            id(parameter): parameter
-            for optimizer in learnable.optimizers().values()
-            for parameter in parameters_in(optimizer)
-        }
-        before = {key: parameter.detach().clone() for key, parameter in held.items()}
-        learn(subject, learnable, toy, start=0, stop=NUM_UPDATES)
-        names = _parameter_names(learnable)
-        still = [
-            names.get(key, "a parameter of no network")
-            for key, parameter in held.items()
-            if parameter.numel() and bool((parameter == before[key]).all())
-        ]
-        require(
-            not still,
-            f"{toy.name}: {NUM_UPDATES} updates leave {', '.join(still[:4])} as they were: they "
-            "get no gradient",
-        )
-
-
-@check(learnables)
-def every_network_is_saved(subject: Subject) -> None:
-    """Every parameter that an optimizer holds belongs to a network that the base class saves."""
-    from rlreg.runtime.optimizers import parameters_in
-
-    for toy in toys(subject):
-        learnable = build(subject, toy)
-        names = _parameter_names(learnable)
-        for name, optimizer in learnable.optimizers().items():
-            lost = [p for p in parameters_in(optimizer) if id(p) not in names]
-            require(
-                not lost,
-                f"{toy.name}: {name} trains {len(lost)} parameters that no checkpoint keeps; make "
-                "their module an attribute of the learnable",
-            )
-
-
-def _parameter_names(learnable: Any) -> dict[int, str]:
-    return {
-        id(parameter): f"{network}.{name}"
-        for network, module in learnable.modules().items()
-        for name, parameter in module.named_parameters()
-    }
-
-
 # --- acting -------------------------------------------------------------------------------------
 
 
 @check(learnables)
 def actions_lie_in_the_space(subject: Subject) -> None:
-    """Predict and sample_action give actions of the space, in its shape and dtype."""
+    """Predict and sample_action give actions of the space; act gives no others to be clipped."""
     import numpy as np
 
     for toy in toys(subject):
@@ -233,6 +170,35 @@ def actions_lie_in_the_space(subject: Subject) -> None:
             )
             outside = [action for action in actions if not space.contains(action)]
             require(not outside, f"{toy.name}: {name} gives {outside[:1]}, which is not in {space}")
+        _require_raw_actions(learnable, toy)
+
+
+def _require_raw_actions(learnable: Any, toy: Toy) -> None:
+    """Looks at the best actions before they are clipped; a sample may overshoot."""
+    from rlreg.runtime.scalers import MinMaxScaler
+
+    if not isinstance(learnable.action_scaler, MinMaxScaler):
+        return  # nothing says what the range should be
+    written, returned = learnable.act, []
+
+    def act(*arguments: Any, **options: Any) -> Any:
+        returned.append(written(*arguments, **options))
+        return returned[-1]
+
+    observations = toy.observations(64, seed=9)
+    learnable.act = act
+    try:
+        for scale in (1,) if toy.is_image else (1, _FAR):
+            learnable.predict(observations * scale)
+    finally:
+        del learnable.act
+    for actions in returned:
+        largest = float(actions.abs().max())
+        require(
+            largest <= 1 + _ROUNDING,
+            f"{toy.name}: act returns {largest:.4g}; the best continuous actions are in [-1, 1], "
+            "like those in a batch, and what is beyond is clipped: end with tanh, or clamp",
+        )
 
 
 @check(learnables)
@@ -278,92 +244,6 @@ def predicting_changes_nothing(subject: Subject) -> None:
 def _described(value: Any) -> str:
     shape = getattr(value, "shape", "no shape")
     return f"{type(value).__name__} of {getattr(value, 'dtype', '?')} {shape}"
-
-
-# --- saving -------------------------------------------------------------------------------------
-
-
-@check(learnables)
-def state_dict_restores_everything(subject: Subject) -> None:
-    """A state put into a new learnable makes it equal, also in what it learns from then on."""
-    for toy in toys(subject):
-        original = build(subject, toy, seed=1)
-        learn(subject, original, toy, start=0, stop=NUM_UPDATES)
-        resumed = build(subject, toy, seed=2)
-        resumed.load_state_dict(original.state_dict())
-        _require_same_future(subject, toy, original, resumed, "state_dict")
-
-
-@check(learnables)
-def checkpoint_restores_everything(subject: Subject) -> None:
-    """A saved and loaded learnable is equal, also in what it learns from then on."""
-    from rlreg.runtime.checkpoint import load
-
-    for toy in toys(subject):
-        original = build(subject, toy, seed=1)
-        learn(subject, original, toy, start=0, stop=NUM_UPDATES)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.rlreg"
-            original.save(path)
-            resumed = load(path, device="cpu")
-        _require_same_future(subject, toy, original, resumed, "a checkpoint")
-
-
-def _require_same_future(
-    subject: Subject, toy: Toy, original: Any, resumed: Any, what: str
-) -> None:
-    fault = difference(snapshot(original), snapshot(resumed))
-    require(not fault, f"{toy.name}: {what} does not restore {fault}")
-    if subject.regime == "online":
-        return  # the environment's own state is no part of a learnable's
-    for learnable in (original, resumed):
-        learn(subject, learnable, toy, start=NUM_UPDATES, stop=2 * NUM_UPDATES)
-    fault = difference(snapshot(original), snapshot(resumed))
-    require(
-        not fault,
-        f"{toy.name}: after {what}, training goes another way in {fault}; what changes in training "
-        "and is no module, optimizer or scaler belongs into extra_state()",
-    )
-
-
-@check(learnables)
-def checkpoints_are_reproducible(subject: Subject) -> None:
-    """Saving twice gives the same bytes: nothing in a checkpoint depends on time, host or path."""
-    toy = next(toys(subject))
-    learnable = build(subject, toy)
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / f"{index}.rlreg" for index in range(2)]
-        for path in paths:
-            learnable.save(path)
-        require(
-            paths[0].read_bytes() == paths[1].read_bytes(),
-            "two checkpoints of one learnable differ; extra_state() gives something else each time",
-        )
-
-
-@check(learnables)
-def fresh_process_predicts_the_same(subject: Subject) -> None:
-    """A checkpoint loaded in a fresh process predicts the same actions bit for bit."""
-    import numpy as np
-
-    if subject.is_local:
-        raise NotApplicable("it was registered by call, so a fresh process does not know it")
-    with tempfile.TemporaryDirectory() as folder:
-        here = {}
-        for toy in toys(subject):
-            learnable, stem = build(subject, toy), str(Path(folder) / toy.name)
-            learn(subject, learnable, toy, start=0, stop=2)
-            learnable.save(f"{stem}.rlreg")
-            np.save(f"{stem}.observations.npy", toy.observations())
-            here[stem] = learnable.predict(toy.observations())
-        run_fresh(_LOAD, *here)
-        for stem, actions in here.items():
-            there = np.load(f"{stem}.actions.npy")
-            require(
-                there.dtype == actions.dtype and there.tobytes() == actions.tobytes(),
-                f"{Path(stem).name}: here it predicts {actions.tolist()[0]}, in a fresh process "
-                f"{there.tolist()[0]} for the same observation",
-            )
 
 
 CHECKS = checks_in(globals())

@@ -17,13 +17,22 @@ from rlreg import registry
 from rlreg.blocking import normalize
 from rlreg.config import KINDS, LearnableConfig
 from rlreg.errors import UnknownNameError, did_you_mean
+from rlreg.faults import package_of, place_in
 from rlreg.open_union import OpenUnion
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
 class Failure(AssertionError):  # noqa: N818 - reads as what it is: the check's verdict
-    """A promise is broken; the message says which, with the value and what to do."""
+    """A promise is broken; the message says which, with the value and what to do.
+
+    Attributes:
+        traceback: The plugin's own traceback, where there is one.
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
 
 
 class NotApplicable(Exception):  # noqa: N818 - no error, but the reason why nothing was checked
@@ -178,8 +187,10 @@ def list_checks() -> tuple[Check, ...]:
         checks_config,
         checks_offline,
         checks_online,
+        checks_parts,
         checks_plugin,
         checks_runtime,
+        checks_saving,
     )
 
     modules = (
@@ -187,6 +198,8 @@ def list_checks() -> tuple[Check, ...]:
         checks_config,
         checks_component,
         checks_runtime,
+        checks_parts,
+        checks_saving,
         checks_offline,
         checks_online,
     )
@@ -284,16 +297,27 @@ def run_check(check: Check, subject: Subject) -> CheckResult:
     except NotApplicable as reason:
         status, message = SKIPPED, str(reason)
     except Failure as failure:
-        status, message = FAILED, str(failure)
+        status, message, trace = FAILED, str(failure), failure.traceback
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - SystemExit included: it is the plugin's fault
-        status, message = FAILED, f"it raised {type(error).__name__}: {error}"
+        status, message = FAILED, f"it raised {_described(error, subject)}"
         trace = _plugin_traceback(error)
     seconds = time.perf_counter() - started
     return CheckResult(
         subject.label, check.name, check.proves, status, message, trace, round(seconds, 3)
     )
+
+
+def _described(error: BaseException, subject: Subject) -> str:
+    """Returns type, message and, where the plugin's own code raised, file and line."""
+    packages = {
+        package_of(info)
+        for info in registry.list_plugins()
+        if normalize(info.distribution) == normalize(subject.distribution) and info.value
+    }
+    places = [place for package in packages if (place := place_in(error, package))]
+    return f"{type(error).__name__}: {error}" + (f" ({places[0]})" if places else "")
 
 
 def _plugin_traceback(error: BaseException) -> str:

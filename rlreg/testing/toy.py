@@ -239,20 +239,37 @@ def snapshot(learnable: Learnable, *parts: str) -> Snapshot:
 
 def difference(first: Snapshot, second: Snapshot) -> str:
     """Returns the names of the tensors that differ in any bit, or what else does; else nothing."""
-    import torch
-
     names = sorted(first[1].keys() | second[1].keys())
     differing = [
         name
         for name in names
         if name not in first[1]
         or name not in second[1]
-        or not torch.equal(first[1][name], second[1][name])
+        or not _equal(first[1][name], second[1][name])
     ]
     if differing:
-        shown = ", ".join(differing[:4])
+        shown = ", ".join(
+            name + _nan_remark(first[1].get(name), second[1].get(name)) for name in differing[:4]
+        )
         return shown + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
     return "" if first[0] == second[0] else "counters, or the form of the state"
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors are equal; NaN equals NaN here, as the question is what was restored."""
+    import torch
+
+    if torch.equal(first, second):
+        return True
+    if not first.is_floating_point() or first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    is_nan = first.isnan()
+    return torch.equal(is_nan, second.isnan()) and torch.equal(first[~is_nan], second[~is_nan])
+
+
+def _nan_remark(*values: Tensor | None) -> str:
+    has_nan = [v is not None and v.is_floating_point() and bool(v.isnan().any()) for v in values]
+    return " (which is NaN: call check_step before step())" if any(has_nan) else ""
 
 
 # --- other processes ----------------------------------------------------------------------------

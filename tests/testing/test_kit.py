@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import rlreg
 from rlreg import registry
 from rlreg.errors import ConfigError, UnknownNameError
+from rlreg.manifest import FORMAT
 from rlreg.scaffold import Project, render
 from rlreg.testing import conformance_tests, find_subjects, list_checks, run_check, run_checks
 from rlreg.testing.kit import Subject
@@ -30,34 +30,6 @@ Requires-Dist: rlreg[torch]<0.2,>=0.1
 
 # rlreg-faulty
 """
-
-
-@pytest.fixture
-def install(tmp_path, monkeypatch):
-    """Puts a plugin on the path as an installed wheel would be, and takes it away again."""
-    packages: list[str] = []
-
-    def install(
-        files: dict[str, str], package: str = "rlreg_faulty", metadata: str = METADATA
-    ) -> None:
-        entry = f"[rlreg]\nfaulty = {package}.plugin\n"
-        info = f"{package}-0.1.0.dist-info"
-        for name, text in {
-            **files, f"{info}/METADATA": metadata, f"{info}/entry_points.txt": entry
-        }.items():  # fmt: skip
-            path = tmp_path / "site" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        packages.append(package)
-        monkeypatch.syspath_prepend(tmp_path / "site")
-        registry.rediscover()
-
-    yield install
-    monkeypatch.undo()
-    for name in list(sys.modules):
-        if name.partition(".")[0] in packages:
-            del sys.modules[name]
-    registry.rediscover()
 
 
 def project_files(**options) -> dict[str, str]:
@@ -84,6 +56,7 @@ class Fault:
     new: str
     options: dict[str, str] = field(default_factory=dict)
     metadata: str = METADATA
+    more: tuple[tuple[str, str], ...] = ()
 
     def apply(self) -> dict[str, str]:
         files = project_files(**self.options)
@@ -92,6 +65,9 @@ class Fault:
             assert self.old in files[name], f"{self.old!r} is not in {name}"
         text = files.get(name, "")
         files[name] = text.replace(self.old, self.new) if self.old else self.new + text
+        for old, new in self.more:
+            assert old in files[name], f"{old!r} is not in {name}"
+            files[name] = files[name].replace(old, new)
         return files
 
 
@@ -106,6 +82,11 @@ CREATE = '    def create(self, device: DeviceLike = "auto") -> Any:\n'
 ACT = "        return torch.as_tensor(self.policy(observations))\n"
 BUILD = "        config: Any = self.config\n        encoder = "
 METHOD = "    def act("
+IMPORTED = ("from typing", "import copy\nfrom typing")
+COPIED = (
+    "        self.optimizer = config",
+    "        self.target = copy.deepcopy(self.policy)\n        self.optimizer = config",
+)
 FUTURE = "from __future__ import annotations\n"
 DROPPED = (
     "    def model_dump(self, **options):\n"
@@ -113,9 +94,9 @@ DROPPED = (
     "        dumped.pop('batch_size')\n"
     "        return dumped\n\n"
 )
-STALE = {"format": 1, "plugin_api": 1, "version": "0.0.9", "entry_points": {}, "sources": {}}
+STALE = {"format": FORMAT, "plugin_api": 1, "version": "0.0.9", "entry_points": {}, "sources": {}}
 SILENT = {
-    "format": 1,
+    "format": FORMAT,
     "plugin_api": 1,
     "version": "0.1.0",
     "sources": {},
@@ -382,6 +363,93 @@ FAULTS = [
         "        (loss * batch.rewards.square().sum()).backward()\n",
     ),
     Fault(
+        "every-optimised-parameter-moves", "target.0.",
+        "learnable.py", *COPIED,
+        more=(
+            IMPORTED,
+            (
+                "            self.policy.named_modules(),",
+                "            [*self.policy.named_modules(), *self.target.named_modules()],",
+            ),
+            (
+                '        return {"loss"',
+                "        with torch.no_grad():\n"
+                "            pairs = zip(self.target.parameters(), self.policy.parameters())\n"
+                "            for old, new in pairs:\n                old.lerp_(new, 0.5)\n"
+                '        return {"loss"',
+            ),
+        ),
+    ),
+    Fault(
+        "every-trainable-parameter-is-optimised",
+        "no optimizer holds policy.1.weight, policy.1.bias",
+        "learnable.py", "            self.policy.named_modules(),",
+        "            self.policy[0].named_modules(),",
+    ),
+    Fault(
+        "every-trainable-parameter-is-optimised", "untrained['target']: say why",
+        "learnable.py", "    def build_networks",
+        "    untrained = {'target': ' '}\n\n    def build_networks",
+        more=(COPIED, IMPORTED),
+    ),
+    Fault(
+        "every-trainable-parameter-is-optimised", "untrained['critic'] names nothing",
+        "learnable.py", "    def build_networks",
+        "    untrained = {'critic': 'it is random'}\n\n    def build_networks",
+    ),
+    Fault(
+        "every-network-is-saved", "self.hidden holds a",
+        "learnable.py", "        self.optimizer = config", "        self.hidden = {}\n"
+        "        self.hidden['policy'] = config",
+        more=(
+            ("self.optimizer)", "self.hidden['policy'])"),
+            ("self.optimizer.", "self.hidden['policy']."),
+        ),
+    ),
+    Fault(
+        "every-network-is-saved", "self.targets holds a Sequential",
+        "learnable.py", "        self.optimizer = config",
+        "        self.targets = [copy.deepcopy(self.policy).requires_grad_(False)]\n"
+        "        self.optimizer = config",
+        more=(IMPORTED,),
+    ),
+    Fault(
+        "actions-lie-in-the-space", "act returns",
+        "learnable.py", ACT, ACT.replace("(observations))", "(observations) + 5)"),
+        {"regime": "offline"},
+    ),
+    Fault(
+        "actions-lie-in-the-space", "returned [64], expected a tensor of shape [64, 2]",
+        "learnable.py", ACT, ACT.replace("(observations))", "(observations))[:, 0]"),
+    ),
+    *(
+        Fault(
+            check, "after 1 update",
+            "learnable.py", "        self.optimizer.step()\n",
+            "        self.count = getattr(self, 'count', 0) + 1\n"
+            f"        if self.count % {delay} == 1:\n            self.optimizer.step()\n",
+        )
+        for check in ("state-dict-restores-everything", "checkpoint-restores-everything")
+        for delay in (2, 4)
+    ),
+    Fault(
+        "losses-are-finite-numbers", "update 1 returns ['loss', 'other'], update 2 ['loss']",
+        "learnable.py", 'return {"loss": loss.detach()}',
+        'found = {"loss": loss.detach()}\n'
+        '        return found if self.grad_step % 2 else {**found, "other": loss.detach()}',
+    ),
+    Fault(
+        "losses-are-finite-numbers", "update 5 returns 'loss' = nan",
+        "learnable.py", 'return {"loss": loss.detach()}',
+        'return {"loss": loss.detach() if self.grad_step < 4 else float("nan")}',
+    ),
+    Fault(
+        "terminated-next-state-has-no-influence", "between [B, 1] and [B]",
+        "learnable.py", UPDATE,
+        "        ahead = self.policy(batch.next_observations)[:, :1]\n"
+        "        loss = loss + ((1 - batch.terminations) * ahead).square().mean()\n" + UPDATE,
+    ),
+    Fault(
         "training-changes-the-networks", "training changes no network",
         "learnable.py", "        self.optimizer.step()\n", "", ONLINE,
     ),
@@ -432,6 +500,16 @@ def test_the_example_passes(install):
     metadata = METADATA.replace("faulty", "bc")
     install(files, package="rlreg_bc", metadata=metadata)
     assert failures("rlreg-bc") == []
+
+
+def test_a_parameter_in_no_optimizer_may_be_exempt_with_a_reason(install):
+    fault = next(each for each in FAULTS if each.message == "untrained['target']: say why")
+    files = fault.apply()
+    name = "rlreg_faulty/learnable.py"
+    install({**files, name: files[name].replace("{'target': ' '}", "{'target': 'it is copied'}")})
+    (check,) = [each for each in list_checks() if each.name == fault.check]
+    (subject,) = find_subjects("rlreg-faulty/faulty")
+    assert run_check(check, subject).status == "passed"
 
 
 test_iql_passes = conformance_tests("rlreg-iql")
@@ -521,7 +599,7 @@ class HandyConfig(rlreg.LearnableConfig):
     ("cls", "changes", "message"),
     [
         (HandyEngine, {}, ""),
-        (HandyEngine, {"loss": float("nan")}, "metrics that are not finite: {'loss/all': nan}"),
+        (HandyEngine, {"loss": float("nan")}, "loss/all is nan"),
         (HandyEngine, {"leaves_process": True}, "1 processes are left after the training"),
         (HandyConfig, {"num_transitions": 0}, "no transition arrives"),
     ],

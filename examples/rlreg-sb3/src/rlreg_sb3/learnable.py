@@ -222,6 +222,9 @@ class SACLearnable(SB3Learnable):
     """SAC: each update is ``n_steps`` transitions and the minibatches that belong to them."""
 
     action_space_kind = rlreg.ActionSpace.CONTINUOUS
+    untrained = {  # noqa: RUF012 - the base class says that it is one for all
+        "policy.critic_target": "follows the critic; Stable-Baselines3 does not freeze it"
+    }
 
     def make_model(self, policy: str, policy_kwargs: dict[str, Any]) -> SAC:
         """Returns a model without an environment."""
