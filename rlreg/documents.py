@@ -97,6 +97,7 @@ def parse_document(text: str, suffix: str, name: str) -> Document:
 
 
 def _read_text(path: Path, name: str) -> str:
+    _refuse_pipe(path, name)
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -107,6 +108,12 @@ def _read_text(path: Path, name: str) -> str:
     if len(content) > MAX_BYTES:
         raise FileFormatError(f"{name}: larger than {MAX_BYTES >> 20} MiB; this is no config")
     return _decode(content, name)
+
+
+def _refuse_pipe(path: Path, name: str) -> None:
+    # Reading a pipe waits until somebody writes to it, which may be never.
+    if path.exists() and not path.is_file():
+        raise FileFormatError(f"{name}: no regular file")
 
 
 def _decode(content: bytes, name: str) -> str:
@@ -122,6 +129,7 @@ def _decode(content: bytes, name: str) -> str:
 
 def _read_checkpoint(path: Path, name: str) -> str:
     """Takes ``config.json`` out of a checkpoint, without torch and without reading the weights."""
+    _refuse_pipe(path, name)
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.getinfo("config.json").file_size > MAX_BYTES:

@@ -9,6 +9,7 @@
     ├── RegistrationError (ValueError)  a class that cannot be registered
     │   └── DuplicateNameError        the name is taken by another class
     ├── PluginError                   an installed plugin is broken, blocked or incompatible
+    │   └── LearnerError              what a learnable's author wrote breaks its promise
     ├── DeviceError (ValueError)      a device that cannot be parsed
     │   └── DeviceUnavailableError    a device this machine does not have
     ├── MissingExtraError (ImportError)  a part of rlreg that is not installed
@@ -41,6 +42,10 @@ class RlregError(Exception):
 
 class LeftOutWarning(UserWarning):
     """A part of what was given (steps of data, the state of an optimizer) was left out."""
+
+
+class EndlessEpisodeWarning(UserWarning):
+    """An episode of an evaluation has gone on for so long that it may never end."""
 
 
 class VersionWarning(UserWarning):
@@ -129,6 +134,10 @@ class DuplicateNameError(RegistrationError):
 
 class PluginError(RlregError):
     """What was asked for belongs to a plugin that is broken or blocked."""
+
+
+class LearnerError(PluginError):
+    """A method that the author of a learnable writes is missing, or gives something unfit."""
 
 
 class DeviceError(RlregError, ValueError):

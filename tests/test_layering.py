@@ -15,6 +15,7 @@ LAYERS = [
     {"strictness", "device", "blocking", "migrations", "search"},
     {"yaml_reader", "distributions", "hooks"},
     {"entry_points", "names"},
+    {"faults"},
     {"open_union"},
     {"config"},
     {"scalers"},

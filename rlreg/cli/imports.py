@@ -22,15 +22,23 @@ if TYPE_CHECKING:
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write."
 )
 @click.option("--learnable", metavar="ID", help="Which learnable reads it, if several could.")
+@click.option("--force", is_flag=True, help="Replace the file of -o if it exists.")
 @json_option
 def import_command(
-    *, library: str, source: Path, output: Path, learnable: str | None, as_json: bool
+    *,
+    library: str,
+    source: Path,
+    output: Path,
+    learnable: str | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Convert a model of another library, e.g. rlreg import d3rlpy model.d3 -o model.rlreg.
 
     Nothing in FILE is run. A file of settings without weights becomes a run file (-o iql.yaml).
     """
     from rlreg.cli.train import plain_warnings
+    from rlreg.errors import FileFormatError
     from rlreg.files import dump_yaml
     from rlreg.runtime.archive import write_text
     from rlreg.runtime.learnable import Learnable
@@ -39,6 +47,8 @@ def import_command(
         found = _read(library, source, learnable)
     is_model = isinstance(found, Learnable)
     _check_output(source, output, is_model)
+    if output.exists() and not force:
+        raise FileFormatError(f"{output}: exists already; choose another name or give --force")
     if isinstance(found, Learnable):
         found.save(output)
         config = found.config

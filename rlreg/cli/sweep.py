@@ -94,8 +94,8 @@ def _plan_of(source: str, out: Path | None, options: Any, *, reads_space: bool) 
 
 
 def _overrides(source: str, options: Any) -> list[Any]:
-    from rlreg.cli.train import device_value
-    from rlreg.files import Override, load_run
+    from rlreg.cli.train import device_value, env_path
+    from rlreg.files import Override
 
     found: list[Any] = [*options["overrides"]]
     flags = {
@@ -105,9 +105,8 @@ def _overrides(source: str, options: Any) -> list[Any]:
         ("device",): ("--device", device_value(options["device"])),
     }
     if options["env"] is not None:
-        regime = load_run(source, preset=options["preset"], overrides=found).learnable.regime
-        path = ("env",) if regime == "online" else ("evaluation", "env")
-        flags[path] = ("--env", options["env"])
+        path = env_path(source, options["preset"], found)
+        found.insert(0, Override(path, options["env"], f"--env {options['env']}"))
     found += [
         Override(path, value, f"{flag} {value}")
         for path, (flag, value) in flags.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -24,13 +25,22 @@ _CLONING = {"bc": "cloning", "bc10": "cloning, best 10 %"}
 
 
 class SignalFlag:
-    """Remembers the first SIGINT or SIGTERM; a second one ends the process at once."""
+    """Remembers the first SIGINT or SIGTERM; a second one ends the process at once.
+
+    One of several seeds also stops, as if by SIGTERM, when the process that started it is gone.
+    """
 
     def __init__(self) -> None:
         self.number = 0
+        # Taken away, so that what an environment starts in turn does not take us for its parent.
+        parent = os.environ.pop("RLREG_PARENT_PID", "")
+        self._parent = int(parent) if parent.isdecimal() else None
 
     def __call__(self) -> bool:
         """Whether training should stop."""
+        if self._parent is not None and not self.number and os.getppid() != self._parent:
+            self.number = signal.SIGTERM
+            note("the process that started this seed is gone: saving a checkpoint")
         return bool(self.number)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
@@ -54,12 +64,12 @@ class SignalFlag:
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
     """Shows our own warnings as one line on stderr, without the line of source they come from."""
-    from rlreg.errors import LeftOutWarning, VersionWarning
+    from rlreg.errors import EndlessEpisodeWarning, LeftOutWarning, VersionWarning
 
     before = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
-        if issubclass(category, VersionWarning | LeftOutWarning):
+        if issubclass(category, EndlessEpisodeWarning | VersionWarning | LeftOutWarning):
             note(f"warning: {message}")
         else:
             before(message, category, *args, **kwargs)
@@ -134,9 +144,8 @@ def train(
     named = _flag_overrides({("dataset",): ("--dataset", dataset)})
     all_overrides = [*named, *overrides, *_flag_overrides(flags)]
     if env is not None:
-        regime = load_run(source, preset=preset, overrides=all_overrides).learnable.regime
-        path = ("env",) if regime == "online" else ("evaluation", "env")
-        all_overrides += _flag_overrides({path: ("--env", env)})
+        path = env_path(source, preset, all_overrides)
+        all_overrides = [*_flag_overrides({path: ("--env", env)}), *all_overrides]
     run = load_run(source, preset=preset, overrides=all_overrides)
     stop = SignalFlag()
     with stop.installed(), plain_warnings():
@@ -145,6 +154,15 @@ def train(
 
         result = train_run(run, out=out, seeds=seeds, arrangement=arrangement, should_stop=stop)
     return _end(result, stop, as_json)
+
+
+def env_path(source: str, preset: str | None, overrides: list[Any]) -> tuple[str, ...]:
+    """Returns the setting that ``--env`` stands for, which the learnable's regime decides."""
+    from rlreg.files import collect
+
+    # Nothing is validated: without its environment the run may not be complete.
+    cls = collect(source, preset=preset, overrides=overrides, as_run=True).learnable_class()
+    return ("env",) if getattr(cls, "regime", "") == "online" else ("evaluation", "env")
 
 
 def device_value(text: str | None) -> str | int | list[str] | None:
@@ -225,9 +243,8 @@ def _result_rows(result: RunResult) -> Iterator[tuple[str, ...]]:
         yield from _seed_rows(summary)
         return
     baselines = summary["baselines"]
-    episodes = "{n_episodes} episodes"
     for name, figures in baselines.items():
-        played = episodes.format(**figures)
+        played = _episodes(figures["n_episodes"])
         if name == "behaviour":
             played = f"all {figures['n_episodes']} episodes of the data set"
         yield _row(_CLONING.get(name, name), figures, played)
@@ -239,7 +256,12 @@ def _result_rows(result: RunResult) -> Iterator[tuple[str, ...]]:
     if summary["final"]:
         figures = summary["final"]
         name = str(summary["learnable"])
-        yield _row(name, figures, f"{episodes.format(**figures)}, after {figures['step']:,} steps")
+        played = _episodes(figures["n_episodes"])
+        yield _row(name, figures, f"{played}, after {figures['step']:,} steps")
+
+
+def _episodes(count: int) -> str:
+    return f"{count} episode" + ("" if count == 1 else "s")
 
 
 def _reference(references: Any) -> dict[str, Any]:
@@ -331,7 +353,7 @@ def evaluate(
         echo_json(document)
         return
     _echo_figures(
-        [_row(learnable.config.get_type(), document, f"{result.n_episodes} episodes, {path}")]
+        [_row(learnable.config.get_type(), document, f"{_episodes(result.n_episodes)}, {path}")]
     )
     if result.normalized_score is None:
         note(f"no reference returns of {env_name(place)} are known: no score")

@@ -33,6 +33,7 @@ from rlreg.errors import (
 from rlreg.migrations import migrate
 from rlreg.open_union import validate
 from rlreg.runtime import archive
+from rlreg.runtime.arguments import file_path
 from rlreg.runtime.learnable import Learnable
 from rlreg.runtime.lock import (
     LockEntry,
@@ -118,10 +119,11 @@ def save(
         run_state: What a run needs to go on, besides the learnable.
 
     Raises:
+        ConfigError: If ``path`` is no path of a file.
         NotBuiltError: If the learnable has no networks yet.
         CheckpointError: If the file cannot be written, or the state holds something unsavable.
     """
-    archive.write_archive(Path(path), encode(learnable, run_state or {}))
+    archive.write_archive(file_path("save", path), encode(learnable, run_state or {}))
 
 
 def encode(learnable: Learnable, run_state: Mapping[str, Any]) -> dict[str, bytes]:
@@ -146,8 +148,8 @@ def save_weights(learnable: Learnable, path: PathLike) -> None:
         NotBuiltError: If the learnable has no networks yet.
         CheckpointError: If the file cannot be written.
     """
+    target = file_path("save_model", path)
     content = _encode_weights(learnable, learnable_state(learnable))
-    target = Path(path)
     try:
         with archive.replacing(target) as file:
             file.write(content)

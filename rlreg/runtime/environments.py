@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -47,7 +48,31 @@ def make_env(settings: EnvLike) -> Env:
     """
     if isinstance(settings, gymnasium.Env):
         return settings
-    return env_factory(settings)()
+    env = env_factory(settings)()
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, gymnasium.Space):
+            close_env(env)
+            raise EnvironmentSpecError(
+                f"environment {env_name(settings)!r}: its {name} is {space!r}, expected a space"
+            )
+    return env
+
+
+@contextlib.contextmanager
+def looked_at(settings: EnvLike) -> Iterator[Env]:
+    """Makes an environment for a look at it and closes it again."""
+    env = make_env(settings)
+    try:
+        yield env
+    finally:
+        close_env(env)
+
+
+def close_env(env: Any) -> None:
+    """Closes an environment that was made for a look; what it raises then loses nobody a thing."""
+    with contextlib.suppress(Exception, SystemExit):
+        env.close()
 
 
 def env_factory(settings: EnvLike) -> Factory:
@@ -57,7 +82,7 @@ def env_factory(settings: EnvLike) -> Factory:
         EnvironmentSpecError: If ``settings`` is an environment, or nothing that can be made.
     """
     if isinstance(settings, str):
-        settings = EnvironmentSettings(id=settings)
+        settings = validate(EnvironmentSettings, {"id": settings})
     if isinstance(settings, Mapping):
         settings = validate(EnvironmentSettings, settings)
     if isinstance(settings, EnvironmentSettings):
@@ -85,13 +110,24 @@ def env_name(settings: EnvLike | None) -> str:
 
 
 def _make(settings: EnvironmentSettings) -> Env:
-    if settings.register_with is not None and settings.id not in gymnasium.registry:
-        _import_object(settings.register_with, "register")()
+    if settings.register_with is not None:
+        _register_with(settings.register_with, settings.id)
     _register_known(settings.id)
     env = _gymnasium_make(settings.id, settings.kwargs)
     for wrapper in settings.wrappers:
         env = _wrap(env, wrapper)
     return env
+
+
+def _register_with(path: str, env_id: str) -> None:
+    """Makes a registration call; one that cannot be made is a fault even where none is needed."""
+    function = _import_object(path, "register")
+    if env_id in gymnasium.registry:
+        return
+    try:
+        function()
+    except Exception as error:
+        raise EnvironmentSpecError(f"register {path!r}: {type(error).__name__}: {error}") from error
 
 
 def _make_from_spec(spec: EnvSpec) -> Env:
@@ -102,7 +138,8 @@ def _make_from_spec(spec: EnvSpec) -> Env:
 def _gymnasium_make(env_id: str | EnvSpec, kwargs: Mapping[str, Any]) -> Env:
     name = env_name(env_id)
     try:
-        return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
+        with no_exit():
+            return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.NamespaceNotFound) as error:
         raise _unknown(name, error) from error
     except (gymnasium.error.Error, ImportError) as error:
@@ -112,6 +149,23 @@ def _gymnasium_make(env_id: str | EnvSpec, kwargs: Mapping[str, Any]) -> Env:
         raise EnvironmentSpecError(
             f"environment {name!r} cannot be made{given}: {type(error).__name__}: {error}"
         ) from error
+
+
+class EnvironmentExit(Exception):  # noqa: N818 - named after what it stands for
+    """Stands for a SystemExit, GeneratorExit or the like that an environment raised."""
+
+
+@contextlib.contextmanager
+def no_exit() -> Iterator[None]:
+    """Turns what would end the process in silence into an error that can be reported.
+
+    Raises:
+        EnvironmentExit: In place of a SystemExit or a GeneratorExit.
+    """
+    try:
+        yield
+    except (SystemExit, GeneratorExit) as error:
+        raise EnvironmentExit(f"{type(error).__name__}({error})") from error
 
 
 def _unknown(name: str, error: Exception) -> EnvironmentSpecError:
@@ -167,6 +221,9 @@ def _import_object(path: str, what: str) -> Callable[..., Any]:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise EnvironmentSpecError(f"{what} {path!r} cannot be imported: {error}") from error
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise EnvironmentSpecError(f"{what} {path!r} cannot be imported: {reason}") from error
     if not callable(found):
         raise EnvironmentSpecError(f"{what} {path!r} is not callable")
     return found

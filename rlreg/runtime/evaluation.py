@@ -13,23 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from rlreg.errors import ConfigError, EnvironmentSpecError, RlregError
+from rlreg.errors import EnvironmentSpecError
+from rlreg.runtime.arguments import whole_number
 from rlreg.runtime.data.dataset import References, TransitionDataset
-from rlreg.runtime.environments import Env, EnvLike, env_factory, env_name
+from rlreg.runtime.environments import EnvLike, env_name
 from rlreg.runtime.learnable import Learnable
+from rlreg.runtime.playing import LANES as LANES
+from rlreg.runtime.playing import PlayedEpisode, copies_of, play_together
 from rlreg.runtime.references import find_references
 from rlreg.runtime.spaces import Space
 
-LANES = 16
-"""Episodes of a round, and rows of a prediction: fixed, so that results depend on neither."""
-
 Policy: TypeAlias = Callable[[Any], Any]
 """From a batch of observations to a batch of actions."""
-_SUCCESS_KEYS = ("success", "is_success")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,8 @@ def evaluate(
         tick: Called before each step; what it raises ends the evaluation.
 
     Raises:
-        ConfigError: If ``n_episodes`` or ``num_copies`` is below 1.
+        ConfigError: If ``n_episodes`` or ``num_copies`` is no whole number >= 1, or ``seed`` none
+            >= 0.
         EnvironmentSpecError: If the environment cannot be made, or has other spaces.
     """
     actor = _actor_of(policy, deterministic)
@@ -136,7 +135,9 @@ def references_of(dataset: TransitionDataset) -> References | None:
 # --- who acts -----------------------------------------------------------------------------------
 
 
-class _Actor(Protocol):
+class Actor(Protocol):
+    """Who acts in the episodes of an evaluation."""
+
     def lent(self) -> contextlib.AbstractContextManager[None]:
         """Borrows what acting changes, and gives it back."""
 
@@ -228,7 +229,7 @@ class _RandomActor(_FunctionActor):
         ]
 
 
-def _actor_of(policy: Policy | Learnable, deterministic: bool) -> _Actor:
+def _actor_of(policy: Policy | Learnable, deterministic: bool) -> Actor:
     if isinstance(policy, Learnable):
         return _LearnableActor(policy, deterministic)
     owner = getattr(policy, "__self__", None)
@@ -241,15 +242,8 @@ def _actor_of(policy: Policy | Learnable, deterministic: bool) -> _Actor:
 # --- playing ------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Episode:
-    total: float = 0.0
-    length: int = 0
-    success: bool | None = None
-
-
 def _evaluate(
-    actor: _Actor,
+    actor: Actor,
     env: EnvLike,
     n_episodes: int,
     seed: int,
@@ -257,110 +251,21 @@ def _evaluate(
     num_copies: int | None,
     tick: Callable[[], None] | None,
 ) -> Evaluation:
-    if n_episodes < 1 or (num_copies is not None and num_copies < 1):
-        raise ConfigError("n_episodes and num_copies must be at least 1")
-    with _copies(env, min(n_episodes, LANES, num_copies or LANES)) as copies:
+    n_episodes, seed = whole_number("n_episodes", n_episodes), whole_number("seed", seed, 0)
+    if num_copies is not None:
+        num_copies = whole_number("num_copies", num_copies)
+    with copies_of(env, min(n_episodes, LANES, num_copies or LANES)) as copies:
         actor.check(copies[0].observation_space, copies[0].action_space)
-        found: list[_Episode] = []
+        found: list[PlayedEpisode] = []
         for first in range(0, n_episodes, LANES):
             count = min(LANES, n_episodes - first)
             for start in range(first, first + count, len(copies)):
                 stop = min(start + len(copies), first + count)
-                found += _play(actor, copies, range(start, stop), seed, tick)
+                found += play_together(actor, copies, range(start, stop), seed, tick)
     return _result(found, references or find_references(env_name(env)))
 
 
-@contextlib.contextmanager
-def _copies(env: EnvLike, count: int) -> Iterator[list[Env]]:
-    """Makes copies of an environment and closes them; one that was given stays open."""
-    if isinstance(env, gymnasium.Env):
-        yield [env]
-        return
-    make = env_factory(env)
-    made: list[Env] = []
-    try:
-        for _ in range(count):
-            made.append(make())
-        yield made
-    finally:
-        for item in made:
-            item.close()
-
-
-def _play(
-    actor: _Actor,
-    copies: list[Env],
-    episodes: range,
-    seed: int,
-    tick: Callable[[], None] | None,
-) -> list[_Episode]:
-    """Plays the episodes of one round, each in its copy, in lock step."""
-    envs = dict(zip(episodes, copies, strict=False))
-    played = {episode: _Episode() for episode in episodes}
-    rows: list[Any] = [None] * LANES
-    for episode, env in envs.items():
-        with _blamed(f"episode {episode}, reset"):
-            rows[episode % LANES], _ = env.reset(seed=seed + episode)
-        actor.begin(episode, env.action_space)
-    filler = rows[episodes[0] % LANES]
-    running, round_index, step = list(episodes), episodes[0] // LANES, 0
-    while running:
-        if tick is not None:
-            tick()
-        batch = _stack([filler if row is None else row for row in rows])
-        actions = actor.act(batch, round_index, step, running)
-        for episode in list(running):
-            lane = episode % LANES
-            with _blamed(f"episode {episode}, step {step + 1}"):
-                observation, is_over = _step(envs[episode], actions[lane], played[episode])
-            rows[lane] = observation
-            if is_over:
-                running.remove(episode)
-        step += 1
-    return [played[episode] for episode in episodes]
-
-
-def _step(env: Env, action: Any, episode: _Episode) -> tuple[Any, bool]:
-    observation, reward, terminated, truncated, info = env.step(action)
-    episode.total += float(reward)
-    episode.length += 1
-    for key in _SUCCESS_KEYS:
-        if key in info:
-            episode.success = bool(episode.success) or bool(np.any(info[key]))
-    return observation, bool(terminated or truncated)
-
-
-@contextlib.contextmanager
-def _blamed(place: str) -> Iterator[None]:
-    """Says where an environment failed: it is the user's, so this is bad input and no bug."""
-    try:
-        yield
-    except RlregError:
-        raise
-    except Exception as error:
-        raise EnvironmentSpecError(
-            f"evaluation, {place}: the environment raised {type(error).__name__}: {error}"
-        ) from error
-
-
-def _stack(rows: Sequence[Any]) -> Any:
-    """Stacks observations of any structure into a batch."""
-    first = rows[0]
-    if isinstance(first, dict):
-        return {key: _stack([row[key] for row in rows]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(_stack([row[index] for row in rows]) for index in range(len(first)))
-    arrays = [np.asarray(row) for row in rows]
-    shapes = sorted({array.shape for array in arrays})
-    if len(shapes) > 1:
-        raise EnvironmentSpecError(
-            f"evaluation: the environment gave observations of different shapes: {shapes}"
-        )
-    stacked: NDArray[Any] = np.stack(arrays)
-    return stacked
-
-
-def _result(episodes: list[_Episode], references: References | None) -> Evaluation:
+def _result(episodes: list[PlayedEpisode], references: References | None) -> Evaluation:
     returns = np.array([episode.total for episode in episodes])
     if not np.all(np.isfinite(returns)):
         raise EnvironmentSpecError("the environment gave rewards that are NaN or infinite")

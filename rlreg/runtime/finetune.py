@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlreg.errors import ConfigError
+from rlreg.runtime.arguments import whole_number
 from rlreg.runtime.data.replay import ReplayBuffer
 from rlreg.runtime.environments import Env, EnvLike, make_env
+from rlreg.runtime.update_results import require_finite
 
 if TYPE_CHECKING:
     from rlreg.runtime.offline import Metrics, OfflineLearnable
@@ -42,10 +44,9 @@ class OnlineSettings:
 
     def __post_init__(self) -> None:
         for name in ("n_steps", "n_steps_per_epoch", "update_interval", "n_updates"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        if self.update_start_step < 0 or self.random_steps < 0:
-            raise ConfigError("update_start_step and random_steps must not be negative")
+            whole_number(name, getattr(self, name))
+        for name in ("update_start_step", "random_steps", "steps_done"):
+            whole_number(name, getattr(self, name), 0)
         if not 0 <= self.steps_done < self.n_steps:
             raise ConfigError(f"steps_done must be from 0 to {self.n_steps - 1}, below n_steps")
 
@@ -139,7 +140,9 @@ class OnlineFitter:
                 with self.learnable.private_rng():
                     epoch.add(self._updates()(self.buffer, count), count)
             if step % settings.n_steps_per_epoch == 0 or step == settings.n_steps:
-                yield {**epoch.metrics(), **self._rollouts()}
+                metrics = epoch.metrics()
+                require_finite(self.learnable, metrics, epoch.num_updates)
+                yield {**metrics, **self._rollouts()}
                 epoch = _Epoch()
 
     def _reset(self) -> Any:

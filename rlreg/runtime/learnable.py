@@ -8,10 +8,9 @@ attributes: the base finds them.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,9 +18,13 @@ from torch import Tensor, nn
 
 from rlreg.config import ActionSpace, LearnableConfig
 from rlreg.device import DeviceSpec
-from rlreg.errors import ConfigError, EnvironmentSpecError, RlregError
-from rlreg.runtime.scalers import Scaler, bounds_scaler
-from rlreg.runtime.spaces import ActionPlan, FlatteningPlan, Space, space_difference, to_numpy
+from rlreg.errors import ConfigError, EnvironmentSpecError
+from rlreg.runtime.predicting import choose_actions, estimate_values, not_written
+from rlreg.runtime.private_noise import PrivateNoise
+from rlreg.runtime.scalers import Scaler, make_scalers
+from rlreg.runtime.space_plans import NotBuiltError as NotBuiltError
+from rlreg.runtime.space_plans import Spaces as Spaces
+from rlreg.runtime.spaces import Space, space_difference
 
 if TYPE_CHECKING:
     import os
@@ -35,54 +38,6 @@ if TYPE_CHECKING:
 COMPILE_MODES = ("auto", "on", "off")
 
 
-class NotBuiltError(RlregError):
-    """The learnable has no networks yet: build it with spaces, a data set or an environment."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spaces:
-    """What a learnable is built for.
-
-    Attributes:
-        observation_space: As the environment declares it.
-        action_space: As the environment declares it.
-        observation_plan: How observations become one array.
-        action_plan: How actions become one array.
-    """
-
-    observation_space: Space
-    action_space: Space
-    observation_plan: FlatteningPlan
-    action_plan: ActionPlan
-
-    @classmethod
-    def of(cls, observation_space: Space, action_space: Space) -> Spaces:
-        """Makes the plans of two gymnasium spaces.
-
-        Raises:
-            EnvironmentSpecError: If one of them cannot be flattened.
-        """
-        plan, action_plan = FlatteningPlan.of(observation_space), ActionPlan.of(action_space)
-        return cls(observation_space, action_space, plan, action_plan)
-
-    @property
-    def observation_shape(self) -> tuple[int, ...]:
-        """Shape of one flat observation: ``[O]`` or ``[C, H, W]``."""
-        return self.observation_plan.shape
-
-    @property
-    def action_size(self) -> int:
-        """Columns of a continuous action, or categories of a Discrete one."""
-        if self.action_plan.is_discrete and not self.action_plan.shape:
-            return int(getattr(self.action_space, "n", 0))
-        return self.action_plan.size
-
-    @property
-    def is_discrete(self) -> bool:
-        """Whether actions are categories."""
-        return self.action_plan.is_discrete
-
-
 class Learnable:
     """Base of everything that ``rlreg.create`` returns for our algorithms.
 
@@ -93,9 +48,13 @@ class Learnable:
         grad_step: Updates done so far.
         seed: Seed of initialisation, sampling and exploration.
         spaces: What it was built for; ``None`` before.
+        action_space_kind: Which actions it deals with: ``CONTINUOUS``, ``DISCRETE`` or ``BOTH``.
+        untrained: Networks, or parts (``"policy.embedding"``), that require gradients and are in no
+            optimizer on purpose, each with the reason. The conformance kit reports others.
     """
 
     action_space_kind = ActionSpace.BOTH
+    untrained: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, config: LearnableConfig, device: DeviceLike = "auto") -> None:
         resolved = DeviceSpec.parse(device).resolve()
@@ -121,14 +80,15 @@ class Learnable:
             raise ConfigError("seed and compile are set before a learnable is built")
         if compile not in COMPILE_MODES:
             raise ConfigError(f"compile = {compile!r}: expected one of {', '.join(COMPILE_MODES)}")
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        is_whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+        if not is_whole or not 0 <= seed < 2**32:
             raise ConfigError(f"seed = {seed!r}: expected a whole number from 0 to 4294967295")
-        self.seed = seed
+        self.seed = int(seed)
         self.compile = compile
-        streams = np.random.SeedSequence(seed).generate_state(3, np.uint64)
+        streams = np.random.SeedSequence(self.seed).generate_state(3, np.uint64)
         self._initial_seed, sampling, noise = (int(word) >> 1 for word in streams)
         self.generator = torch.Generator().manual_seed(sampling)
-        self._noise_state = torch.Generator().manual_seed(noise).get_state()
+        self._noise = PrivateNoise(self.device, noise)
 
     # --- what an author writes ------------------------------------------------------------------
 
@@ -138,7 +98,7 @@ class Learnable:
         Runs with torch's generator seeded from ``seed``; modules are moved to the device
         afterwards.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not write build_networks")
+        raise not_written(self, "build_networks")
 
     def act(self, observations: Tensor, deterministic: bool) -> Tensor:
         """Chooses actions. Written by the author.
@@ -148,9 +108,9 @@ class Learnable:
             deterministic: Whether to take the mode instead of a sample.
 
         Returns:
-            Actions in the scaled space ``[B, A]`` (continuous, within [-1, 1]) or categories.
+            Scaled actions ``[B, A]``, the best ones within [-1, 1]; or categories ``[B]``.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not write act")
+        raise not_written(self, "act")
 
     def action_value(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Values ``[B]`` of flat, scaled observations and actions. Optional for the author."""
@@ -205,7 +165,8 @@ class Learnable:
             return
         spaces = self.make_spaces(observation_space, action_space)
         self._check_action_space(spaces)
-        self._make_scalers(spaces)
+        for name, scaler in make_scalers(self.config, spaces).items():
+            setattr(self, name, None if scaler is None else scaler.to(self.device))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._initial_seed)
             self.build_networks(spaces)
@@ -267,21 +228,6 @@ class Learnable:
                 f"not {spaces.action_space}"
             )
 
-    def _make_scalers(self, spaces: Spaces) -> None:
-        for name in ("observation_scaler", "action_scaler", "reward_scaler"):
-            chosen = getattr(self.config, name, None)
-            setattr(self, name, None if chosen is None else chosen.create())
-        if self.observation_scaler is not None:
-            self.observation_scaler.set_shape(spaces.observation_shape)
-        if self.action_scaler is None:
-            self.action_scaler = bounds_scaler(spaces.action_space)
-        elif spaces.is_discrete:
-            raise ConfigError(f"action_scaler: {spaces.action_space} is not continuous")
-        else:
-            self.action_scaler.fit_space(spaces.action_space)
-        for scaler in self.scalers().values():
-            scaler.to(self.device)
-
     def get_action_type(self) -> ActionSpace:
         """Returns which actions this learnable deals with."""
         return self.action_space_kind
@@ -298,8 +244,8 @@ class Learnable:
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Returns the optimizers by attribute name."""
-        held = vars(self).items()
-        return {name: value for name, value in held if isinstance(value, torch.optim.Optimizer)}
+        kind = torch.optim.Optimizer
+        return {name: value for name, value in vars(self).items() if isinstance(value, kind)}
 
     def schedulers(self) -> dict[str, torch.optim.lr_scheduler.LRScheduler]:
         """Returns the schedules that are attributes; those inside an optimizer are its own."""
@@ -325,30 +271,22 @@ class Learnable:
                 module.train(is_training)
             self._is_training = is_training
 
-    @contextlib.contextmanager
-    def private_rng(self) -> Iterator[None]:
-        """Lends torch's global generator this learnable's own stream (dropout draws from it)."""
-        outer = torch.get_rng_state()
-        torch.set_rng_state(self._noise_state)
-        try:
-            yield
-        finally:
-            self._noise_state = torch.get_rng_state()
-            torch.set_rng_state(outer)
+    def private_rng(self) -> AbstractContextManager[None]:
+        """Lends torch's global generators this learnable's own streams, for dropout and samples."""
+        return self._noise.lend()
 
     def rng_state(self) -> dict[str, Tensor]:
         """Returns where the streams of sampling and noise stand."""
-        return {"sampling": self.generator.get_state(), "noise": self._noise_state.clone()}
+        return {"sampling": self.generator.get_state(), **self._noise.states()}
 
     def load_rng_state(self, state: Mapping[str, Tensor]) -> None:
         """Continues the streams from what :meth:`rng_state` gave."""
         self.generator.set_state(state["sampling"])
-        # A copy in memory of its own: torch refuses states that are views of a larger buffer.
-        self._noise_state = state["noise"].clone()
+        self._noise.load(state)
 
     def seed_noise(self, seed: int) -> None:
-        """Starts the stream that sampled actions draw from at a seed."""
-        self._noise_state = torch.Generator().manual_seed(seed).get_state()
+        """Starts the streams that sampled actions draw from at a seed."""
+        self._noise.seed(seed)
 
     # --- predicting -----------------------------------------------------------------------------
 
@@ -372,50 +310,22 @@ class Learnable:
         Returns:
             One action or a batch, in the environment's units; torch if torch was given.
         """
-        return self._choose(observations, deterministic=True)
+        return choose_actions(self, observations, deterministic=True)
 
     def sample_action(self, observations: Any) -> Any:
         """Returns actions drawn from the policy; otherwise like :meth:`predict`."""
-        return self._choose(observations, deterministic=False)
-
-    def _choose(self, observations: Any, *, deterministic: bool) -> Any:
-        spaces = self._built()
-        flat, is_single = self._flat(observations)
-        self.train_mode(False)
-        with torch.no_grad(), self.private_rng():
-            actions = self.act(flat, deterministic)
-            if self.action_scaler is not None:
-                actions = self.action_scaler.inverse(actions)
-        if _is_torch(observations):
-            shaped = actions.reshape(len(actions), *(spaces.action_space.shape or ()))
-            return shaped[0] if is_single else shaped
-        array = spaces.action_plan.unflatten(actions.cpu().numpy())
-        return array[0] if is_single else array
+        return choose_actions(self, observations, deterministic=False)
 
     def predict_value(self, observations: Any, actions: Any) -> Any:
         """Returns the estimated return of taking ``actions`` in ``observations``.
 
         Returns:
             ``[B]``, or a scalar for one observation, in scaled reward units.
-        """
-        spaces = self._built()
-        flat, is_single = self._flat(observations)
-        given = to_numpy(actions)[None] if is_single else to_numpy(actions)
-        rows = torch.from_numpy(spaces.action_plan.flatten(given)).to(self.device)
-        if len(rows) != len(flat):
-            raise ConfigError(f"{len(flat)} observations, but {len(rows)} actions")
-        self.train_mode(False)
-        with torch.no_grad():
-            if self.action_scaler is not None:
-                rows = self.action_scaler.transform(rows)
-            values = self.action_value(flat, rows)
-        result = values if _is_torch(observations) else values.cpu().numpy()
-        return result[0] if is_single else result
 
-    def _flat(self, observations: Any) -> tuple[Tensor, bool]:
-        array, is_single = self._built().observation_plan.as_finite_batch(observations)
-        flat = torch.from_numpy(array).to(self.device)
-        return (self.scale_observations(flat), is_single)
+        Raises:
+            LearnerError: If ``action_value`` gives another shape than ``[B]``.
+        """
+        return estimate_values(self, observations, actions)
 
     def scale_observations(self, flat: Tensor) -> Tensor:
         """Applies the observation scaler to a flat batch ``[B, *O]``.
@@ -483,11 +393,3 @@ class Learnable:
         from rlreg.runtime.checkpoint import load_weights
 
         load_weights(self, path)
-
-
-def _is_torch(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(_is_torch(part) for part in value.values())
-    if isinstance(value, tuple):
-        return any(_is_torch(part) for part in value)
-    return isinstance(value, Tensor)

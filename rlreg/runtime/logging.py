@@ -193,13 +193,13 @@ def _label(config: LoggerFactory) -> str:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Reads a file of metrics; a last line that a kill cut off is left out."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return []
     rows = []
     for line in lines:
         try:
-            row = json.loads(line)
+            row = json.loads(line.decode("utf-8"))
         except ValueError:
             break
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):

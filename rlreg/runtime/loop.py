@@ -26,6 +26,7 @@ from rlreg.runtime.offline import Metrics, OfflineLearnable, PartialEpoch
 from rlreg.runtime.online import OnlineLearnable
 from rlreg.runtime.progress import Display
 from rlreg.runtime.runs import CHECKPOINTS, RunFolder
+from rlreg.runtime.update_results import require_finite
 
 
 class StopRequested(Exception):  # noqa: N818 - no error: somebody asked for it
@@ -161,6 +162,7 @@ class RunLoop:
         self._begun = time.perf_counter() - wall_s
         self._num_ticked = 0
         self._speeds: list[tuple[int, float]] = []
+        self._updates_before = learnable.grad_step - state.partial.num_steps
 
     @property
     def wall_s(self) -> float:
@@ -239,7 +241,20 @@ class RunLoop:
             self._save_epoch(is_last=False)
 
     def end_epoch(self, epoch: Epoch, num_epochs: int | None, unit: str) -> None:
-        """Evaluates, writes the row and saves."""
+        """Evaluates, writes the row and saves.
+
+        Raises:
+            NonFiniteError: If a loss or a weight is not finite; nothing is written then, so that
+                the last checkpoint is a good one.
+        """
+        done = self.learnable.grad_step
+        require_finite(
+            self.learnable,
+            epoch.metrics,
+            done - self._updates_before,
+            after=self._last_good(),
+        )
+        self._updates_before = done
         number = self.state.epoch + 1
         row = {_grouped(name): value for name, value in epoch.metrics.items()}
         if self._speeds:
@@ -251,6 +266,13 @@ class RunLoop:
         self.state.partial = PartialEpoch()
         self._save_epoch(is_last=epoch.is_last)
         self.display.epoch(number, num_epochs, {**epoch.metrics, **result})
+
+    def _last_good(self) -> str:
+        kept = self.folder.checkpoint_path(self.state.step)
+        for path in (kept, self.folder.last):
+            if path.exists():
+                return f"; the last good checkpoint is {path}"
+        return "; no checkpoint was saved before"
 
     # --- evaluating -----------------------------------------------------------------------------
 

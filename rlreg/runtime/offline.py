@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -10,10 +9,19 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from rlreg.errors import ConfigError, DatasetError
+from rlreg.errors import DatasetError
+from rlreg.runtime.arguments import whole_number
 from rlreg.runtime.batch import Batch, check_batch
 from rlreg.runtime.learnable import Learnable
+from rlreg.runtime.predicting import not_written
 from rlreg.runtime.stacking import NotStackedError, StackedUpdates
+from rlreg.runtime.update_results import (
+    checked_update,
+    other_names,
+    refuse_values,
+    require_finite,
+    require_scalars,
+)
 
 if TYPE_CHECKING:
     from rlreg.runtime.data import TransitionDataset
@@ -78,7 +86,7 @@ class OfflineLearnable(Learnable):
         written = cls.__dict__.get("update")
         if written is not None:
             # The wrapper has the signature of what it wraps.
-            cls.update = _checked_update(written)  # type: ignore[assignment,method-assign]
+            cls.update = checked_update(written)  # type: ignore[assignment,method-assign]
 
     def update(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Does one update.
@@ -95,7 +103,7 @@ class OfflineLearnable(Learnable):
             NonFiniteError: If the batch, a loss or a gradient is not finite; nothing is changed
             then. ShapeError: If an array has the wrong shape.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not write update")
+        raise not_written(self, "update")
 
     def settle_compile(self, dataset: Source, n_steps: int) -> str:
         """Decides whether a run's updates are compiled, and makes ready for it.
@@ -203,12 +211,14 @@ class OfflineLearnable(Learnable):
         ``set_total_steps`` was called.
 
         Raises:
-            ConfigError: If ``n_steps`` or ``n_steps_per_epoch`` is below 1.
+            ConfigError: If ``n_steps`` or ``n_steps_per_epoch`` is no whole number >= 1.
             DatasetError: If ``dataset`` is none.
-            NonFiniteError: If an update met NaN or inf.
+            NonFiniteError: If an update met NaN or inf, or a loss of the epoch is not finite.
+            LearnerError: If what ``update`` returns is no mapping of numbers, always with the same
+                names.
         """
-        if n_steps < 1 or n_steps_per_epoch < 1:
-            raise ConfigError("n_steps and n_steps_per_epoch must be at least 1")
+        n_steps = whole_number("n_steps", n_steps)
+        n_steps_per_epoch = whole_number("n_steps_per_epoch", n_steps_per_epoch)
         if not all(hasattr(dataset, name) for name in ("observation_space", "sample", "to")):
             raise DatasetError(
                 "expected a TransitionDataset (rlreg.load_dataset makes one), got a "
@@ -236,6 +246,7 @@ class OfflineLearnable(Learnable):
         while done < n_steps:
             count = min(n_steps_per_epoch, n_steps - done)
             metrics = self.train_epoch(dataset, count)
+            require_finite(self, metrics, count)
             done, epoch = done + count, epoch + 1
             for name, evaluator in evaluators.items():
                 metrics[name] = float(evaluator(self, dataset))
@@ -364,33 +375,16 @@ class OfflineLearnable(Learnable):
     def _update_on(self, source: Source, n_steps: int) -> dict[str, Tensor]:
         size: int = self.config.batch_size  # type: ignore[attr-defined]  # an offline config has it
         totals: dict[str, Tensor] = {}
-        for _ in range(n_steps):
+        for index in range(n_steps):
             batch = self.scale_batch(Batch(**source.sample(size, self.generator)))
-            for name, value in self.update(batch).items():
-                amount = torch.as_tensor(value, dtype=torch.float64)
-                totals[name] = totals[name] + amount if name in totals else amount
+            metrics = self.update(batch)
+            if index and metrics.keys() != totals.keys():
+                raise other_names(self, totals, metrics)
+            try:
+                for name, value in metrics.items():
+                    amount = torch.as_tensor(value, dtype=torch.float64)
+                    totals[name] = totals[name] + amount if name in totals else amount
+            except (TypeError, ValueError, RuntimeError):
+                refuse_values(self, metrics)
             self.grad_step += 1
-        return totals
-
-
-def _checked_update(
-    written: Callable[[Any, Batch], Mapping[str, Any]],
-) -> Callable[[Any, Mapping[str, Any]], dict[str, Any]]:
-    """Puts the checks in front of an author's ``update``.
-
-    A :class:`Batch` comes from the training loop (or from ``super().update``) and passes straight
-    through; anything else comes from a user: it is checked and scaled, and floats are returned.
-    """
-
-    @functools.wraps(written)
-    def update(self: OfflineLearnable, batch: Mapping[str, Any]) -> dict[str, Any]:
-        if isinstance(batch, Batch):
-            return dict(written(self, batch))
-        prepared = self.prepare_batch(batch)
-        self.train_mode(True)
-        with self.private_rng():
-            metrics = written(self, prepared)
-        self.grad_step += 1
-        return {name: float(value) for name, value in metrics.items()}
-
-    return update
+        return require_scalars(self, totals)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 import gymnasium
@@ -13,8 +13,11 @@ from gymnasium.vector import VectorEnv
 from rlreg.config import RolloutEngineFactory
 from rlreg.errors import ConfigError, EnvironmentSpecError
 from rlreg.run_defaults import EPOCH_LENGTH
-from rlreg.runtime.environments import env_factory
+from rlreg.runtime.arguments import whole_number
+from rlreg.runtime.environments import close_env, env_factory
 from rlreg.runtime.learnable import Learnable
+from rlreg.runtime.predicting import not_written
+from rlreg.runtime.update_results import require_finite
 
 Metrics: TypeAlias = dict[str, float]
 Evaluator: TypeAlias = Callable[[Any], float]
@@ -90,7 +93,7 @@ class OnlineLearnable(Learnable):
         Args:
             env: Makes an environment, or a vector environment, each time it is called.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not write train_iterations")
+        raise not_written(self, "train_iterations")
 
     def plan_run(self, unit: str, amount: int) -> None:
         """Told before training how much is to come. Optional for the author.
@@ -158,6 +161,9 @@ class OnlineLearnable(Learnable):
 
         Returns:
             Epoch (from 1) and mean metrics of each epoch.
+
+        Raises:
+            NonFiniteError: If a loss of an epoch, or a weight at its end, is not finite.
         """
         trainer = self.trainer(
             env,
@@ -169,7 +175,12 @@ class OnlineLearnable(Learnable):
             callbacks=callbacks,
             logger=logger,
         )
-        return list(trainer)
+        found, before = [], self.grad_step
+        for epoch, metrics in trainer:
+            require_finite(self, metrics, self.grad_step - before)
+            found.append((epoch, metrics))
+            before = self.grad_step
+        return found
 
     def trainer(
         self,
@@ -224,7 +235,7 @@ class OnlineLearnable(Learnable):
         try:
             self.build_with_env(env)
         finally:
-            env.close()
+            close_env(env)
 
     def _epochs(
         self,
@@ -317,7 +328,11 @@ def _engine_of(
         return engine
     from rlreg.open_union import validate
 
-    validated: RolloutEngineFactory = validate(RolloutEngineFactory, engine)
+    try:
+        validated: RolloutEngineFactory = validate(RolloutEngineFactory, engine)
+    except ConfigError as error:
+        problems = [replace(one, path=("engine", *one.path)) for one in error.problems]
+        raise ConfigError(problems) from error
     return validated
 
 
@@ -333,8 +348,8 @@ def _check_lengths(n_steps: int | None, n_epochs: int | None, epoch_length: int)
         ("n_epochs", n_epochs),
         ("epoch_length", epoch_length),
     ):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} = {value}: must be at least 1")
+        if value is not None:
+            whole_number(name, value)
 
 
 def _reached(done: int, last: int | None) -> bool:

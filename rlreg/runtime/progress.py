@@ -139,7 +139,8 @@ class Display:
         return f"{self._speed():,.0f} {self._unit}/s"
 
     def _remaining(self) -> str:
-        seconds = (self._total - self._done) / max(self._speed(), 1e-9)
+        # The last update of an online run may exceed what was asked for.
+        seconds = max(0, self._total - self._done) / max(self._speed(), 1e-9)
         minutes, rest = divmod(int(seconds), 60)
         return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 

@@ -54,6 +54,8 @@ class RunFolder:
             lock = lock_to_json(lock_of(run))
             write_text(path / LOCK_FILE, json.dumps(lock, indent=2) + "\n")
         except OSError as error:
+            with contextlib.suppress(OSError):
+                cls(path).discard()  # half a beginning would be in the way of the next one
             raise RunError(f"{path}: cannot be written: {error.strerror or error}") from error
         return cls(path)
 
@@ -207,8 +209,9 @@ class RunFolder:
         """Takes back a folder in which nothing was trained, so that ``--out`` can be used again."""
         for name in (RUN_FILE, LOCK_FILE, PID_FILE, METRICS_FILE):
             (self.path / name).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            self.path.rmdir()
+        for folder in (self.path / CHECKPOINTS, self.path):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     # --- one process at a time ------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ SUMMARY_FILE = "summary.json"
 _NUM_RESAMPLES = 2000
 _CONFIDENCE = 0.95
 _POLL_S = 0.1
+PARENT_VARIABLE = "RLREG_PARENT_PID"
+"""Tells a seed's process who started it, so that it ends when its parent was killed."""
 
 StopFunction = Callable[[], bool]
 Arrangement = Literal["auto", "spread", "stacked"]
@@ -232,7 +234,7 @@ def _start(out: Path, seed: int, num_threads: int) -> subprocess.Popen[bytes]:
     with (out / f"seed-{seed}.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "rlreg", *arguments],
-            env={**os.environ, **threads},
+            env={**os.environ, **threads, PARENT_VARIABLE: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rlreg.errors import EnvironmentSpecError, RlregError, RunError, VersionWarning
+from rlreg.errors import EnvironmentSpecError, LearnerError, RlregError, RunError, VersionWarning
 from rlreg.run_config import RunConfig
 from rlreg.run_defaults import DEFAULT_DATASET
 from rlreg.runtime.checkpoint import Checkpoint, config_of
 from rlreg.runtime.data.dataset import References, TransitionDataset
 from rlreg.runtime.data.load import load_dataset
-from rlreg.runtime.environments import EnvLike, env_name, make_env
+from rlreg.runtime.environments import EnvLike, env_name, looked_at
 from rlreg.runtime.evaluation import Evaluation, evaluate_behaviour, references_of
 from rlreg.runtime.evaluators import make_evaluators
 from rlreg.runtime.judging import Judge
@@ -90,7 +90,14 @@ class Session:
     def start(self) -> RunResult:
         """Trains from the beginning."""
         with contextlib.closing(self):
-            return self._train(self.begun())
+            loop = self.begun()
+            try:
+                return self._train(loop)
+            except Exception as error:
+                is_fault = isinstance(error, LearnerError) or not isinstance(error, RlregError)
+                if is_fault and not self.folder.last.exists():
+                    self.folder.discard()  # code has to be mended: nothing here can go on
+                raise
 
     def go_on(self, checkpoint: Checkpoint | None, *, strict_lock: bool = False) -> RunResult:
         """Trains from a checkpoint, or from the beginning if there is none."""
@@ -101,7 +108,7 @@ class Session:
         """Makes ready to train from the beginning."""
         try:
             return self._prepared(self._show(0), RunState(), None, 0.0)
-        except RlregError:
+        except Exception:
             self.folder.discard()  # nothing was trained: --out can be used again
             raise
 
@@ -171,6 +178,8 @@ class Session:
         display.note(f"{self.run.learnable.get_type()} on {self.learnable.device_report}")
         if checkpoint is not None:
             checkpoint.restore(self.learnable)
+            if checkpoint.path != self.folder.last:
+                display.note(f"{self.folder.last} is gone: {checkpoint.path} is the newest intact")
             display.note(f"goes on from step {self.learnable.grad_step:,} of {self.folder.path}")
         judge = self._judge_offline(display) if not self._is_online else self._judge_online()
         if not self._is_online and self.learnable.total_steps != self.run.train.n_steps:
@@ -200,6 +209,9 @@ class Session:
         assert self.run.train.n_steps is not None
         reason = self.learnable.settle_compile(self.dataset, self.run.train.n_steps)
         if not reason:
+            if self.run.compile == "on":
+                tag = self.run.learnable.get_type()
+                display.note(f"compile: off, because {tag!r} has no compiled updates")
             return
         mode = "on" if self.learnable.is_compiled else "off"
         display.note(f"compile: {mode}, because {reason}")
@@ -245,7 +257,7 @@ class Session:
         env: EnvLike | None = self.run.evaluation.env
         env = self.run.env if self.run.evaluation.env == "auto" else env
         assert self.run.env is not None
-        with contextlib.closing(make_env(self.run.env)) as made:
+        with looked_at(self.run.env) as made:
             self.learnable.build_with_env(made)
         self._check_env(env)
         return Judge(env, None)
@@ -254,7 +266,7 @@ class Session:
         if env is None:
             return
         try:
-            with contextlib.closing(make_env(env)) as made:
+            with looked_at(env) as made:
                 self.learnable.check_spaces(made.observation_space, made.action_space)
         except EnvironmentSpecError as error:
             raise EnvironmentSpecError(

@@ -106,7 +106,7 @@ def _number_to_json(value: Any) -> object:
 def _bounds_from_json(value: object, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
     kind = np.dtype(dtype)
     numbers = np.asarray(_parse_numbers(value), dtype=kind)
-    return np.ascontiguousarray(np.broadcast_to(numbers, shape))
+    return np.array(np.broadcast_to(numbers, shape), order="C")  # of shape () too
 
 
 def _parse_numbers(value: object) -> object:

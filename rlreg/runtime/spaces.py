@@ -17,7 +17,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rlreg.errors import EnvironmentSpecError, NonFiniteError, ShapeError
+from rlreg.runtime.action_plan import ActionPlan
 from rlreg.runtime.space_json import JsonDict, Space, space_from_json, space_to_json, unsupported
+from rlreg.runtime.space_values import MAX_COLUMNS, as_categories, as_contiguous, to_numpy
 
 Observation: TypeAlias = object  # an array, or a mapping or tuple of observations
 
@@ -29,6 +31,7 @@ __all__ = [
     "Observation",
     "Space",
     "is_single",
+    "require_finite",
     "same_space",
     "space_difference",
     "space_from_json",
@@ -150,6 +153,13 @@ class FlatteningPlan:
             width = _width(part, keys)
             leaves.append(Leaf(keys, part, start, width))
             start += width
+        for leaf in leaves:
+            is_one_hot = isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete)
+            if is_one_hot and leaf.width > MAX_COLUMNS:
+                raise EnvironmentSpecError(
+                    f"{leaf.name}: {leaf.space} would become a one-hot of {leaf.width:,} numbers; "
+                    f"at most {MAX_COLUMNS:,} are taken"
+                )
         if not leaves or start == 0:
             raise EnvironmentSpecError(f"{space} has no component to learn from")
         if len(leaves) == 1:
@@ -189,11 +199,11 @@ class FlatteningPlan:
             EnvironmentSpecError: A category lies outside its Discrete space.
         """
         if self._is_flat(batch, batched=True):
-            return _as_contiguous(to_numpy(batch), self.dtype)
+            return as_contiguous(to_numpy(batch), self.dtype)
         if len(self.leaves) == 1:
             leaf = self.leaves[0]
             part = _encode(leaf, to_numpy(_part(batch, leaf)))
-            return _as_contiguous(part.reshape(len(part), *self.shape), self.dtype)
+            return as_contiguous(part.reshape(len(part), *self.shape), self.dtype)
         parts = [(leaf, to_numpy(_part(batch, leaf))) for leaf in self.leaves]
         size = len(parts[0][1])
         result = np.empty((size, *self.shape), dtype=np.float32)  # [B, O]
@@ -201,7 +211,7 @@ class FlatteningPlan:
             if part.ndim == 0 or len(part) != size:
                 raise ShapeError.of(leaf.name, f"[{size}, ...]", part.shape)
             columns = _encode(leaf, part).reshape(size, leaf.width)
-            result[:, leaf.start : leaf.start + leaf.width] = _as_contiguous(columns, self.dtype)
+            result[:, leaf.start : leaf.start + leaf.width] = as_contiguous(columns, self.dtype)
         return result
 
     def as_batch(self, observations: Observation) -> tuple[NDArray[Any], bool]:
@@ -213,7 +223,7 @@ class FlatteningPlan:
         if self._is_flat(observations, batched=True):
             return self.flatten(observations), False
         if self._is_flat(observations, batched=False):
-            return _as_contiguous(to_numpy(observations)[None], self.dtype), True
+            return as_contiguous(to_numpy(observations)[None], self.dtype), True
         if is_single(self.space, observations):
             return self.flatten(_add_axis(observations)), True
         return self.flatten(observations), False
@@ -225,7 +235,7 @@ class FlatteningPlan:
             NonFiniteError: If there is NaN or inf; the message names the rows.
         """
         batch, is_single = self.as_batch(observations)
-        _require_finite(batch)
+        require_finite(batch)
         return batch, is_single
 
     def describe(self) -> str:
@@ -260,15 +270,12 @@ def is_single(space: Space, observations: Observation) -> bool:
     return part.ndim == len(leaf.shape or ())
 
 
-def to_numpy(value: object) -> NDArray[Any]:
-    """Views an array, tensor (of any device), number or list as a numpy array."""
-    detach = getattr(value, "detach", None)
-    if callable(detach):
-        value = detach().cpu()
-    return np.asarray(value)
+def require_finite(values: NDArray[Any], name: str = "observations") -> None:
+    """Refuses rows with NaN or inf.
 
-
-def _require_finite(values: NDArray[Any]) -> None:
+    Raises:
+        NonFiniteError: If there are some; the message names the rows.
+    """
     # A sum of squares is finite only if all numbers are, and costs half a microsecond.
     if values.dtype.kind != "f" or math.isfinite(np.vdot(values, values)):
         return
@@ -276,15 +283,7 @@ def _require_finite(values: NDArray[Any]) -> None:
     rows = np.flatnonzero(is_bad).tolist()
     if rows:
         shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
-        raise NonFiniteError(
-            f"observations: NaN or inf in {len(rows)} of {len(values)} rows ({shown})"
-        )
-
-
-def _as_contiguous(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    # A float64 beyond float32 becomes inf; whoever cares about that checks for it, with its place.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.ascontiguousarray(values, dtype=dtype)
+        raise NonFiniteError(f"{name}: NaN or inf in {len(rows)} of {len(values)} rows ({shown})")
 
 
 def walk_leaves(
@@ -375,7 +374,7 @@ def _encode(leaf: Leaf, values: NDArray[Any]) -> NDArray[Any]:
 def _one_hot(
     leaf: Leaf, values: NDArray[Any], sizes: NDArray[Any], starts: NDArray[Any]
 ) -> NDArray[np.float32]:
-    categories = values.astype(np.int64) - starts  # [B, parts]
+    categories = as_categories(values, leaf.space, leaf.name) - starts  # [B, parts]
     outside = (categories < 0) | (categories >= sizes)
     if bool(outside.any()):
         row = int(np.argwhere(outside)[0, 0])
@@ -386,88 +385,3 @@ def _one_hot(
     offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     result[np.arange(len(values))[:, None], categories + offsets] = 1.0
     return result
-
-
-# ------------------------------------------------------------------------------------------ actions
-
-
-@dataclass(frozen=True, slots=True)
-class ActionPlan:
-    """How actions of a space become one array.
-
-    Attributes:
-        space: Box, Discrete, MultiDiscrete or MultiBinary. The space decides, never the values:
-            bang-bang actions of a Box stay continuous.
-        shape: Shape of one action in the store: ``(A,)``, or ``()`` for Discrete.
-        is_discrete: Whether actions are categories, kept as int64 exactly as the environment has
-            them.
-    """
-
-    space: Space
-    shape: tuple[int, ...]
-    is_discrete: bool
-
-    @classmethod
-    def of(cls, space: Space) -> ActionPlan:
-        """Makes the plan of an action space.
-
-        Raises:
-            EnvironmentSpecError: The space is of another kind.
-        """
-        if isinstance(space, spaces.Box):
-            if _dtype(space).kind != "f":
-                raise EnvironmentSpecError(
-                    f"action space {space} is a Box of {space.dtype}; categories belong into a "
-                    "Discrete or MultiDiscrete"
-                )
-            return cls(space, (math.prod(space.shape),), False)
-        if isinstance(space, spaces.Discrete):
-            return cls(space, (), True)
-        if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-            return cls(space, (math.prod(space.shape or ()),), True)
-        raise EnvironmentSpecError(
-            f"action space {space} cannot be used; expected Box, Discrete or MultiDiscrete"
-        )
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """``int64`` for categories, ``float32`` otherwise."""
-        return np.dtype(np.int64) if self.is_discrete else np.dtype(np.float32)
-
-    @property
-    def size(self) -> int:
-        """Number of columns of one action in the store."""
-        return math.prod(self.shape)
-
-    @property
-    def category_counts(self) -> tuple[int, ...]:
-        """Number of categories of each column of a discrete action; empty for a Box."""
-        if isinstance(self.space, spaces.Discrete):
-            return (int(self.space.n),)
-        if isinstance(self.space, spaces.MultiDiscrete):
-            return tuple(int(count) for count in self.space.nvec.reshape(-1))
-        return (2,) * self.size if isinstance(self.space, spaces.MultiBinary) else ()
-
-    @property
-    def category_starts(self) -> tuple[int, ...]:
-        """Lowest category of each column of a discrete action; empty for a Box."""
-        start = getattr(self.space, "start", 0)
-        columns = len(self.category_counts)
-        return tuple(int(part) for part in np.broadcast_to(np.ravel(start), (columns,)))
-
-    def flatten(self, actions: object) -> NDArray[Any]:
-        """Flattens a batch of actions to ``[B, *shape]``.
-
-        Raises:
-            ShapeError: The actions do not have the shape of the space.
-        """
-        values = to_numpy(actions)
-        if values.ndim == 0 or values.size != len(values) * self.size:
-            own = "".join(f", {side}" for side in self.space.shape or ())
-            raise ShapeError.of("actions", f"[B{own}]", values.shape)
-        return _as_contiguous(values.reshape(len(values), *self.shape), self.dtype)
-
-    def unflatten(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Gives a flat batch ``[B, *shape]`` the shape and dtype of the space."""
-        shape = tuple(self.space.shape or ())
-        return actions.reshape(len(actions), *shape).astype(_dtype(self.space), copy=False)

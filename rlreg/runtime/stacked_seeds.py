@@ -16,7 +16,6 @@ from rlreg.documents import RUN_FILE
 from rlreg.errors import NonFiniteError, RunError
 from rlreg.run_config import RunConfig
 from rlreg.run_defaults import DEFAULT_DATASET
-from rlreg.runtime.checkpoint import read_checkpoint
 from rlreg.runtime.data.dataset import TransitionDataset
 from rlreg.runtime.data.load import load_dataset
 from rlreg.runtime.loop import Epoch, RunLoop, StopRequested
@@ -24,7 +23,7 @@ from rlreg.runtime.offline import CHUNK, OfflineLearnable
 from rlreg.runtime.runs import RunFolder
 from rlreg.runtime.session import Session
 from rlreg.runtime.stacking import NotStackedError, StackedUpdates
-from rlreg.runtime.train import make_learnable
+from rlreg.runtime.train import last_checkpoint, make_learnable
 
 _UNIT = "updates"
 
@@ -103,8 +102,10 @@ def train_stacked(
                 is_stacked=True,
             )
             stack.callback(session.close)
-            checkpoint = read_checkpoint(folder.last) if folder.last.exists() else None
-            loops.append(session.begun() if is_new else session.gone_on(checkpoint))
+            if is_new:
+                loops.append(session.begun())
+            else:
+                loops.append(session.gone_on(last_checkpoint(folder)))
             sessions.append(session)
         return _Crew(sessions, loops).go()
 

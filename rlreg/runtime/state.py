@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rlreg.errors import CheckpointError, RlregError, did_you_mean
+from rlreg.runtime.private_noise import DEVICE_NOISE
 
 if TYPE_CHECKING:
     from rlreg.runtime.learnable import Learnable
@@ -133,6 +134,8 @@ def _cloned(value: Any) -> Any:
 
 
 def _require_parts(state: Mapping[str, Any], parts: tuple[str, ...]) -> None:
+    if not isinstance(state, Mapping):
+        raise CheckpointError(f"expected what state_dict() gave, got a {type(state).__name__}")
     for name in parts:
         if not isinstance(state.get(name), Mapping):
             raise CheckpointError(f"the state has no {name}")
@@ -204,7 +207,8 @@ def _check_trainer(learnable: Learnable, state: Mapping[str, Any]) -> None:
         if not is_number and not (key == "total_steps" and value is None):
             raise CheckpointError(f"counters.{key} = {value!r}: expected a whole number")
     for key, stream in learnable.rng_state().items():
-        _check_tensor(f"rng.{key}", state["rng"].get(key), stream)
+        if key != DEVICE_NOISE or key in state["rng"]:  # a state of a CPU lacks the GPU's
+            _check_tensor(f"rng.{key}", state["rng"].get(key), stream)
 
 
 def _check_optimizer(name: str, given: Any, optimizer: torch.optim.Optimizer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import shutil
 import signal
 import time
@@ -193,6 +194,12 @@ def suggest(trial: Trial, parameter: Parameter) -> Any:
     return trial.suggest_float(path, low, high, log=parameter.log, step=parameter.step)
 
 
+def stop_of(event: Any) -> StopFunction:
+    """Returns what tells a worker to stop: its parent, or that its parent is gone."""
+    parent = multiprocessing.parent_process()
+    return lambda: bool(event.is_set()) or (parent is not None and not parent.is_alive())
+
+
 def work(path: str, missing: list[int], taken: Any, stop: Any, threads: int) -> None:
     """Runs trials in a process of its own, the next that nobody has taken, until none is left."""
     import optuna
@@ -204,7 +211,7 @@ def work(path: str, missing: list[int], taken: Any, stop: Any, threads: int) -> 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     folder = Path(path)
     plan = SweepPlan.read(folder)
-    worker = Worker(folder, plan, open_study(folder, plan), stop.is_set)
+    worker = Worker(folder, plan, open_study(folder, plan), stop_of(stop))
     while True:
         with taken.get_lock():
             index = taken.value

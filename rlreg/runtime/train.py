@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 from rlreg.config import LearnableConfig
 from rlreg.creation import create
 from rlreg.errors import (
+    CheckpointError,
+    ConfigError,
     RunError,
 )
 from rlreg.files import load_run
 from rlreg.run_config import RunConfig
 from rlreg.run_defaults import DEFAULT_DATASET
-from rlreg.runtime.checkpoint import read_checkpoint
+from rlreg.runtime.arguments import whole_number
+from rlreg.runtime.checkpoint import Checkpoint, read_checkpoint
 from rlreg.runtime.data.load import locate
-from rlreg.runtime.environments import make_env
+from rlreg.runtime.environments import looked_at
 from rlreg.runtime.learnable import Learnable
 from rlreg.runtime.offline import OfflineLearnable
 from rlreg.runtime.online import OnlineLearnable
@@ -64,9 +68,16 @@ def train(
         DeviceUnavailableError: If this machine has no such device.
         RunError: If ``out`` is not empty.
     """
+    if not isinstance(run, RunConfig | LearnableConfig | Mapping | str | os.PathLike):
+        raise ConfigError(f"train: expected a run, a config, a file or an id, got {run!r}")
+    seeds = whole_number("seeds", seeds)
     source = run if isinstance(run, RunConfig | LearnableConfig | Mapping | str) else Path(run)
     settled = settle_run(load_run(source, overrides=overrides, preset=preset))
-    path = Path(out) if out is not None else default_folder(str(settled.name), settled.seed)
+    path = (
+        _folder_path("out", out)
+        if out is not None
+        else default_folder(str(settled.name), settled.seed)
+    )
     require_empty(path)
     learnable = make_learnable(settled)
     _find_what_is_named(settled)
@@ -88,6 +99,8 @@ def resume(
 ) -> RunResult:
     """Goes on with a run from its last checkpoint; without one it starts from the beginning.
 
+    Where ``last.rlreg`` is gone, it goes on from the newest intact file of ``checkpoints/``.
+
     Args:
         folder: A run folder.
         strict_lock: Refuse code of another version than the run began with, instead of warning.
@@ -98,7 +111,7 @@ def resume(
         RunError: If the folder is no run folder, or a process is running in it.
         CheckpointError: If the checkpoint is damaged or was made by something not installed.
     """
-    path = Path(folder)
+    path = _folder_path("resume", folder)
     from rlreg.runtime.seeds import is_seeds_folder, resume_seeds
 
     if is_seeds_folder(path):
@@ -110,9 +123,49 @@ def resume(
         return RunResult(path, "already finished", summary)
     with opened.held():
         run = settle_run(opened.read_run())
-        checkpoint = read_checkpoint(opened.last) if opened.last.exists() else None
+        checkpoint = last_checkpoint(opened)
         session = Session(opened, run, make_learnable(run), show_progress, should_stop)
         return session.go_on(checkpoint, strict_lock=strict_lock)
+
+
+def _folder_path(name: str, value: Any) -> Path:
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise ConfigError(f"{name}: expected the path of a folder, got {value!r}")
+    return Path(value)
+
+
+def last_checkpoint(folder: RunFolder) -> Checkpoint | None:
+    """Reads what a run goes on from; ``None`` if nothing was saved yet.
+
+    Raises:
+        CheckpointError: If ``last.rlreg`` is damaged, or it is gone and so is every other one that
+            could be read. What is lost is for the user to decide: nothing is changed.
+    """
+    if not folder.last.exists():
+        others = [path for path in (*reversed(folder.checkpoints), folder.best) if path.exists()]
+        found = _first_intact(others)
+        if found is None and others:
+            raise CheckpointError(
+                f"{folder.last} is gone, and none of the {len(others)} other checkpoints of this "
+                "run can be read; delete them to start from the beginning"
+            )
+        return found
+    try:
+        return read_checkpoint(folder.last)
+    except CheckpointError as error:
+        good = _first_intact([*reversed(folder.checkpoints)])
+        if good is None:
+            raise
+        raise CheckpointError(
+            f"{error}; {good.path} is intact: delete {folder.last.name}, and resume goes on from it"
+        ) from error
+
+
+def _first_intact(paths: Iterable[Path]) -> Checkpoint | None:
+    for path in paths:
+        with contextlib.suppress(CheckpointError):
+            return read_checkpoint(path)
+    return None
 
 
 # --- getting started ------------------------------------------------------------------------------
@@ -142,4 +195,5 @@ def _find_what_is_named(run: RunConfig) -> None:
         locate(run.dataset)
     for env in (run.env, run.evaluation.env):
         if env not in (None, "auto"):
-            make_env(env).close()
+            with looked_at(env):
+                pass

@@ -83,3 +83,14 @@ def test_a_model_of_another_algorithm_is_named(tmp_path, capsys):
     path = str(tmp_path / "params.json")
     assert run(["import", "d3rlpy", path, "-o", str(tmp_path / "x.yaml")]) == 2
     assert "cql" in capsys.readouterr().err
+
+
+def test_a_file_that_is_there_is_replaced_on_demand_alone(tmp_path, capsys):
+    output = tmp_path / "model.rlreg"
+    output.write_text("mine")
+    command = ["import", "d3rlpy", str(MODEL), "-o", str(output)]
+    assert run(command) == 2
+    assert "exists already; choose another name or give --force" in capsys.readouterr().err
+    assert output.read_text() == "mine"
+    assert run([*command, "--force"]) == 0
+    assert rlreg.load(output, device="cpu").spaces is not None

@@ -6,7 +6,7 @@ The flat form also serves the original D4RL files, whose arrays are read in bloc
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,15 @@ from rlreg.runtime.data.episodes import (
     add_episode,
     as_float32,
     finite,
+)
+from rlreg.runtime.data.given_arrays import (
+    as_arrays,
+    column,
+    flags,
+    length,
+    numbers,
+    refuse_unknown_parts,
+    rows_of,
 )
 from rlreg.runtime.data.guessing import guess_action_space as guess_action_space
 from rlreg.runtime.data.guessing import guess_observation_space as guess_observation_space
@@ -77,14 +86,16 @@ def dataset_from_arrays(
 ) -> TransitionDataset:
     """Does what ``TransitionDataset.from_arrays`` promises."""
     source = FlatSource(
-        _as_arrays(observations),
-        to_numpy(actions),
+        as_arrays(observations),
+        numbers(actions, "actions"),
         column(rewards, "rewards"),
         flags(terminations, "terminations"),
         None if truncations is None else flags(truncations, "truncations"),
-        None if next_observations is None else _as_arrays(next_observations),
+        None if next_observations is None else as_arrays(next_observations),
         None if intervals is None else column(intervals, "intervals"),
     )
+    if observation_space is not None:
+        refuse_unknown_parts(observation_space, source.observations)
     builder = DatasetBuilder(
         info.name,
         observation_space or guess_observation_space(source.observations),
@@ -147,8 +158,8 @@ def _raw_episode(index: int, episode: Mapping[str, object]) -> RawEpisode:
     intervals = episode.get("intervals")
     return RawEpisode(
         index,
-        _as_arrays(episode["observations"]),
-        to_numpy(episode["actions"]),
+        as_arrays(episode["observations"]),
+        numbers(episode["actions"], "actions"),
         rewards,
         _episode_flags(episode.get("terminations", False), len(rewards), "terminations"),
         _episode_flags(episode.get("truncations", False), len(rewards), "truncations"),
@@ -180,9 +191,9 @@ def add_flat(builder: DatasetBuilder, source: FlatSource) -> None:
     if total == 0:
         return
     ends = _episode_ends(builder, source)
-    numbers: NDArray[Any] = np.cumsum(ends) - ends  # [N] episode of each step
+    of_episode: NDArray[Any] = np.cumsum(ends) - ends  # [N] episode of each step
     first = np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])
-    place = Place(numbers, np.arange(total) - first[numbers])
+    place = Place(of_episode, np.arange(total) - first[of_episode])
     kept, last = _kept(builder, source, ends)
     _account(builder, source, kept)
     truncations = last & ~source.terminations
@@ -205,12 +216,12 @@ def add_flat(builder: DatasetBuilder, source: FlatSource) -> None:
 def _check_lengths(name: str, source: FlatSource) -> None:
     total = len(source.rewards)
     sizes = {
-        "observations": _length(source.observations),
-        "actions": _length(source.actions),
+        "observations": length(source.observations),
+        "actions": length(source.actions),
         "terminations": len(source.terminations),
         "truncations": total if source.truncations is None else len(source.truncations),
         "next_observations": (
-            total if source.next_observations is None else _length(source.next_observations)
+            total if source.next_observations is None else length(source.next_observations)
         ),
         "intervals": total if source.intervals is None else len(source.intervals),
     }
@@ -315,7 +326,7 @@ def _block(
         known = ~source.terminations[ended]
         extra[known] = observations[ended[known] + 1 - start]
     try:
-        actions = builder.action_plan.flatten(_slice(source.actions, start, stop))
+        actions = builder.action_plan.flatten(rows_of(source.actions, start, stop))
     except RlregError as cause:
         raise DatasetError(f"{builder.name}: {cause}") from cause
     ones = np.ones(len(chosen), np.float32)
@@ -333,60 +344,6 @@ def _block(
 
 def _flatten(builder: DatasetBuilder, values: object, start: int, stop: int) -> NDArray[Any]:
     try:
-        return builder.plan.flatten(_slice(values, start, stop))
+        return builder.plan.flatten(rows_of(values, start, stop))
     except RlregError as cause:
         raise DatasetError(f"{builder.name}: {cause}") from cause
-
-
-# ------------------------------------------------------------------------------------ array helpers
-
-
-def column(value: object, name: str) -> NDArray[Any]:
-    """Reads ``[N]`` or ``[N, 1]`` numbers as ``[N]``."""
-    array = to_numpy(value)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1:
-        raise DatasetError(f"{name}: expected shape [N] or [N, 1], got {list(array.shape)}")
-    return array
-
-
-def flags(value: object, name: str) -> NDArray[np.bool_]:
-    """Reads flags, bool or 0/1, as ``[N]`` bool."""
-    array = column(value, name)
-    if array.dtype.kind != "b" and not bool(np.isin(array, (0, 1)).all()):
-        raise DatasetError(f"{name}: expected 0 and 1, got {np.unique(array)[:5].tolist()}")
-    return array.astype(np.bool_)
-
-
-def _as_arrays(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {key: _as_arrays(part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_as_arrays(part) for part in value)
-    return to_numpy(value)
-
-
-def _length(value: object) -> int:
-    for part in _leaves(value):
-        return len(part)
-    return 0
-
-
-def _leaves(value: object) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        for part in value.values():
-            yield from _leaves(part)
-    elif isinstance(value, tuple):
-        for part in value:
-            yield from _leaves(part)
-    else:
-        yield value
-
-
-def _slice(value: Any, start: int, stop: int) -> object:
-    if isinstance(value, Mapping):
-        return {key: _slice(part, start, stop) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_slice(part, start, stop) for part in value)
-    return value[start:stop]

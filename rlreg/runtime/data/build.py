@@ -42,6 +42,12 @@ class LoadOptions:
     memory_map: bool | None = None
     memory_limit: int | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("allow_non_finite", "clip_actions", "cut_after_success", "split_at_breaks"):
+            value = getattr(self, name)
+            if not isinstance(value, bool | np.bool_):
+                raise DatasetError(f"{name}: expected True or False, got {value!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -15,14 +15,13 @@ from rlreg.errors import DatasetError
 from rlreg.runtime.data.arrays import (
     FlatSource,
     add_flat,
-    column,
-    flags,
     guess_action_space,
     guess_observation_space,
 )
 from rlreg.runtime.data.build import DatasetBuilder, LoadOptions
 from rlreg.runtime.data.cache import SourceFile, build_dataset
 from rlreg.runtime.data.dataset import DatasetInfo, References, TransitionDataset
+from rlreg.runtime.data.given_arrays import column, flags
 from rlreg.runtime.data.minari import import_h5py
 from rlreg.runtime.spaces import Space
 

@@ -175,13 +175,21 @@ def _unpickle(path: str | os.PathLike[str], data: bytes) -> dict[str, Any]:
     try:
         content = _PlainUnpickler(io.BytesIO(data)).load()
     except Exception as error:
-        raise CheckpointError(f"{path}: not a plain .d3 file, nothing was run: {error}") from error
+        raise CheckpointError(
+            f"{path}: not a plain .d3 file, nothing was run: {_reason(error)}"
+        ) from error
     if type(content) is not dict:
         raise CheckpointError(f"{path}: not a .d3 file: it holds a {type(content).__name__}")
     for key, kind in (("torch", bytes), ("config", str)):
         if type(content.get(key)) is not kind:
             raise CheckpointError(f"{path}: not a .d3 file: no {kind.__name__} under {key!r}")
     return content
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what an error says, or what it is where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _tensors(path: str | os.PathLike[str], data: bytes) -> tuple[Weights, dict[str, Any]]:
@@ -194,8 +202,13 @@ def _tensors(path: str | os.PathLike[str], data: bytes) -> tuple[Weights, dict[s
         content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
+    except pickle.UnpicklingError as error:
+        # torch's own message goes on for paragraphs and ends with how to run what is in the file.
+        raise CheckpointError(
+            f"{path}: its tensors cannot be read: it holds more than tensors and plain data"
+        ) from error
     except Exception as error:
-        raise CheckpointError(f"{path}: its tensors cannot be read: {error}") from error
+        raise CheckpointError(f"{path}: its tensors cannot be read: {_reason(error)}") from error
     weights: Weights = {}
     for name in NETWORKS:
         state = content.get(name) if isinstance(content, Mapping) else None
@@ -223,7 +236,8 @@ def _model(
         if not isinstance(settings, dict):
             raise TypeError("config.params is no mapping")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not a configuration of d3rlpy: {error!r}") from error
+        reason = f"it has no {error}" if isinstance(error, KeyError) else _reason(error)
+        raise CheckpointError(f"{path}: not a configuration of d3rlpy: {reason}") from error
     if kind != "iql":
         raise ConfigError(f"{path}: a model of {kind!r}; only d3rlpy's 'iql' can be imported")
     if not _is_shape(shape) or not _is_shape([size]):

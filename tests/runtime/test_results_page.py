@@ -1,0 +1,101 @@
+"""docs/results.md and its pictures say what the committed results say."""
+
+from __future__ import annotations
+
+import json
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EVIDENCE = ROOT / "benchmarks" / "evidence"
+
+
+@pytest.fixture(scope="module")
+def report():
+    sys.path.insert(0, str(EVIDENCE))
+    try:
+        import report
+
+        yield report
+    finally:
+        sys.path.remove(str(EVIDENCE))
+
+
+def test_the_tables_of_the_page_are_those_of_the_results(report):
+    tables, _ = report.render()
+    page = report.PAGE.read_text(encoding="utf-8")
+    assert report.filled(page, tables) == page, "run `python benchmarks/evidence/report.py`"
+
+
+def test_the_pictures_are_those_of_the_results_and_the_page_shows_each(report):
+    _, pictures = report.render()
+    page = report.PAGE.read_text(encoding="utf-8")
+    assert {path.stem for path in report.PICTURES.glob("*.svg")} == set(pictures)
+    for name, text in pictures.items():
+        assert (report.PICTURES / f"{name}.svg").read_text(encoding="utf-8") == text
+        assert f"](pictures/{name}.svg)" in page
+        ElementTree.fromstring(text)  # a browser shows nothing of one that is broken
+
+
+def test_another_figure_in_the_results_changes_the_page(report, tmp_path):
+    for path in report.RESULTS.glob("evidence_*.json"):
+        (tmp_path / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    target = tmp_path / "evidence_pointmaze.json"
+    document = json.loads(target.read_text(encoding="utf-8"))
+    document["references"]["umaze"]["controller"] += 1
+    target.write_text(json.dumps(document), encoding="utf-8")
+    tables, pictures = report.render(tmp_path)
+    page = report.PAGE.read_text(encoding="utf-8")
+    assert report.filled(page, tables) != page
+    assert pictures["pointmaze-umaze"] != report.render()[1]["pointmaze-umaze"]
+
+
+def test_the_preset_for_mazes_is_the_candidate_that_was_chosen(report):
+    import rlreg
+
+    document = json.loads((report.RESULTS / "evidence_pointmaze.json").read_text(encoding="utf-8"))
+    settings = document["settings"]
+    record = next(r for r in rlreg.list_presets("iql") if r.preset.id == "iql/pointmaze")
+    for name, value in settings["candidates"][settings["chosen"]].items():
+        assert record.preset.settings[f"learnable.{name}"] == value, name
+
+
+def test_a_peers_policy_reads_observations_in_the_order_of_rlregs_columns(report):
+    import numpy as np
+    import torch
+    from gymnasium import spaces
+    from pointmaze_task import flatten, tanh_policy
+
+    from rlreg.runtime.spaces import FlatteningPlan
+
+    sizes = {"observation": 4, "desired_goal": 2, "achieved_goal": 2}
+    boxes = {key: spaces.Box(-np.inf, np.inf, (size,)) for key, size in sizes.items()}
+    rng = np.random.default_rng(0)
+    batch = {key: rng.normal(size=(5, size)) for key, size in sizes.items()}
+    rows = flatten(batch)
+    np.testing.assert_allclose(
+        rows, FlatteningPlan.of(spaces.Dict(boxes)).flatten(batch), rtol=1e-6
+    )
+
+    layers = [torch.nn.Linear(8, 16), torch.nn.Linear(16, 2)]
+    network = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.Tanh())
+    weights = [(p.weight.detach().numpy().T, p.bias.detach().numpy()) for p in layers]
+    expected = network(torch.from_numpy(rows)).detach().numpy()
+    np.testing.assert_allclose(tanh_policy(weights)(batch), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("other", "meet", "inside"),
+    [([1.0, 2.0, 3.0], 2, 2), ([2.5, 3.0, 4.0], 2, 0), ([9.0, 9.5, 10.0], 0, 0)],
+)
+def test_curves_agree_where_their_intervals_do(report, other, meet, inside):
+    from report_pointmaze import agreement
+    from svg_panels import curve
+
+    def seeds(values):
+        return curve("x", 0, [[(1.0, value), (2.0, value)] for value in values])
+
+    assert agreement(seeds([1.0, 2.0, 3.0]), seeds(other)) == (meet, inside, 2)
