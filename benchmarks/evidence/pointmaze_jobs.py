@@ -1,0 +1,211 @@
+"""Runs what docs/results.md says about IQL on the point mazes: one job after another, resumable.
+
+    python benchmarks/evidence/pointmaze_jobs.py [--work FOLDER] [--updates N] [--long N]
+
+Every job is a process of one thread that leaves one JSON file. A job whose file is there is left
+out, so the list can be stopped and started at will, and two processes can share it.
+`pointmaze_collect.py` makes the committed results of the files. The data comes from
+`rlreg data generate rlreg/pointmaze/umaze-v0` (and `medium-v0`), the peers' environments from
+`make bench-peers`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+PEERS = HERE.parent / ".peers"
+WORK = HERE.parent.parent / "build" / "evidence"
+# Three seeds of most with these updates; other seeds of some with three times as many.
+UPDATES, LONG, EVERY, ONLINE_STEPS = 10_000, 30_000, 2_000, 4_000
+SEEDS, LONG_SEEDS = (1, 2, 3), (0, 4, 5)
+
+# What d3rlpy's default configuration is, and the paper's order with the same numbers.
+AS_D3RLPY = {"update_rule": "d3rlpy"}
+AS_PAPER = {"update_rule": "paper", "initialization": "orthogonal"}
+
+
+def settings_for_mazes(expectile: float, weight_temp: float, shift: float = -1.0) -> dict[str, Any]:
+    """The candidates for the preset `iql/pointmaze`; the chosen one is the preset."""
+    return {
+        **AS_PAPER,
+        "expectile": expectile,
+        "weight_temp": weight_temp,
+        "reward_scaler": {"type": "shift", "shift": shift} if shift else None,
+        "observation_scaler": {"type": "standard"},
+        "actor_optim_factory": {
+            "type": "adam", "lr_scheduler_factory": {"type": "cosine_annealing"},
+        },
+    }  # fmt: skip
+
+
+CANDIDATES = {
+    "e9-t10": settings_for_mazes(0.9, 10.0),
+    "e9-t3": settings_for_mazes(0.9, 3.0),
+    "e7-t3": settings_for_mazes(0.7, 3.0),
+    "e9-t10-raw": settings_for_mazes(0.9, 10.0, shift=0.0),
+}
+CHOSEN = "e9-t10"
+
+
+class Jobs:
+    """Makes jobs: what `pointmaze_rlreg.py` reads.
+
+    Args:
+        work: Where results go, and columns for the peers.
+        updates: Of every run.
+        long: Of those with one of the long seeds.
+        peers: The peers' environments.
+    """
+
+    def __init__(self, work: Path, updates: int, long: int, peers: Path) -> None:
+        self._columns, self._peers = work / "columns", peers
+        self._updates, self._long = updates, long
+
+    def about(self, maze: str) -> list[dict[str, Any]]:
+        """What the data holds, and what returns are compared with."""
+        data = {"name": f"{maze}-data", "kind": "data", "maze": maze}
+        references = {"name": f"{maze}-references", "kind": "references", "maze": maze}
+        return [{**data, "folder": f"{self._columns}-{maze}"}, references]
+
+    def _run(self, name: str, kind: str, maze: str, seed: int, **more: Any) -> dict[str, Any]:
+        updates = self._long if seed in LONG_SEEDS else self._updates
+        every = 5_000 if seed in LONG_SEEDS else EVERY
+        name = f"{maze}-{name}-{updates // 1000}k-{seed}"
+        job = {"name": name, "kind": kind, "maze": maze, "seed": seed}
+        return {**job, "updates": updates, "every": every, **more}
+
+    def iql(self, name: str, maze: str, seed: int) -> dict[str, Any]:
+        settings = {**CANDIDATES, "as-d3rlpy": AS_D3RLPY, "as-paper": AS_PAPER}[name]
+        return self._run(name, "iql", maze, seed, settings=settings)
+
+    def cloning(self, maze: str, seed: int, name: str = "bc") -> dict[str, Any]:
+        return self._run(name, name, maze, seed)
+
+    def _peer(self, name: str, program: str, maze: str, seed: int, **more: Any) -> dict[str, Any]:
+        python = str(self._peers / program / "bin" / "python")
+        folder = f"{self._columns}-{maze}"
+        own = {"python": python, "folder": folder, "batch_size": 256, **more}
+        return self._run(name, "peer", maze, seed, **own)
+
+    def d3rlpy(self, way: str, maze: str, seed: int) -> dict[str, Any]:
+        own = {"script": "pointmaze_d3rlpy.py", "way": way, "dataset": f"rlreg/pointmaze/{maze}-v0"}
+        return self._peer(f"d3rlpy-{way}", "d3rlpy", maze, seed, **own)
+
+    def jax(self, maze: str, seed: int) -> dict[str, Any]:
+        own = {"script": "same_algorithm_jax.py", "expectile": 0.7, "weight_temp": 3.0}
+        return self._peer("jax", "jax", maze, seed, **own)
+
+    def finetuning(self, maze: str, seed: int) -> dict[str, Any]:
+        online = {"steps": ONLINE_STEPS, "every": 1_000, "episodes": 20, "share": 0.5}
+        start = self.iql(CHOSEN, maze, seed)["name"]
+        return {**self._run("finetuning", "finetuning", maze, seed, start=start), **online}
+
+
+def jobs(make: Jobs) -> Iterator[dict[str, Any]]:
+    """The list, the most telling first."""
+    yield from make.about("umaze")
+    first, second, third = SEEDS
+    long, *more = LONG_SEEDS
+    yield make.iql(CHOSEN, "umaze", long)
+    yield make.d3rlpy("aligned", "umaze", long)
+    yield make.d3rlpy("get_minari", "umaze", first)
+    yield make.cloning("umaze", first)
+    yield make.iql(CHOSEN, "umaze", first)
+    for seed in SEEDS:
+        yield make.d3rlpy("aligned", "umaze", seed)
+        yield make.iql("as-d3rlpy", "umaze", seed)
+    yield make.iql(CHOSEN, "umaze", more[0])
+    yield make.jax("umaze", first)
+    yield make.iql("as-paper", "umaze", first)
+    yield make.finetuning("umaze", first)
+    for seed in (second, third):
+        yield make.jax("umaze", seed)
+        yield make.iql("as-paper", "umaze", seed)
+    yield make.cloning("umaze", long)
+    yield make.iql("as-d3rlpy", "umaze", long)
+    yield make.iql(CHOSEN, "umaze", more[1])
+    for seed in (second, third):
+        yield make.iql(CHOSEN, "umaze", seed)
+        yield make.finetuning("umaze", seed)
+        yield make.cloning("umaze", seed)
+    yield from make.about("medium")
+    yield make.iql(CHOSEN, "medium", long)
+    yield make.cloning("medium", long)
+    yield make.d3rlpy("aligned", "medium", long)
+    yield from (make.iql(name, "umaze", long) for name in CANDIDATES if name != CHOSEN)
+    yield make.cloning("umaze", long, "bc10")
+    for seed in more:
+        yield make.d3rlpy("aligned", "umaze", seed)
+        yield make.iql("as-d3rlpy", "umaze", seed)
+        yield make.cloning("umaze", seed)
+        yield make.iql(CHOSEN, "medium", seed)
+        yield make.cloning("medium", seed)
+        yield make.d3rlpy("aligned", "medium", seed)
+    yield from (make.d3rlpy("get_minari", maze, long) for maze in ("umaze", "medium"))
+
+
+def run(job: dict[str, Any], work: Path) -> bool:
+    """Runs a job in a process of its own; returns whether it left its file."""
+    out = work / f"{job['name']}.json"
+    begun = time.monotonic()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    command = [sys.executable, str(HERE / "pointmaze_rlreg.py"), json.dumps(job), str(out)]
+    code = subprocess.run(command, env=environment, check=False).returncode
+    how = "done" if code == 0 else f"code {code}"
+    print(f"{job['name']}: {how}, {time.monotonic() - begun:.0f} s", flush=True)
+    return code == 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--work", type=Path, default=WORK)
+    parser.add_argument("--updates", type=int, default=UPDATES)
+    parser.add_argument("--long", type=int, default=LONG, help="updates of the long runs")
+    parser.add_argument("--peers", type=Path, default=PEERS, help="the peers' environments")
+    parser.add_argument("--only", default="", help="jobs whose names hold this text")
+    parser.add_argument("--list", action="store_true", help="names and what is there already")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    make = Jobs(arguments.work, arguments.updates, arguments.long, arguments.peers)
+    failed = 0
+    for job in jobs(make):
+        out = arguments.work / f"{job['name']}.json"
+        if arguments.only not in job["name"]:
+            continue
+        if arguments.list:
+            print(f"{'there' if out.is_file() else '     '} {job['name']}")
+            continue
+        # A second process of this program takes the next job.
+        claim = out.with_suffix(".claim")
+        if out.is_file() or not _claimed(claim):
+            continue
+        try:
+            failed += not run(job, arguments.work)
+        finally:
+            claim.unlink(missing_ok=True)
+    sys.exit(1 if failed else 0)
+
+
+def _claimed(path: Path) -> bool:
+    """Whether a job is ours: nobody else works on it, or whoever did is gone."""
+    try:
+        if Path(f"/proc/{int(path.read_text())}").exists():
+            return False
+    except (FileNotFoundError, ValueError):
+        pass
+    path.write_text(str(os.getpid()))
+    return True
+
+
+if __name__ == "__main__":
+    main()
