@@ -261,7 +261,8 @@ def test_check_exits_with_3_and_one_document_when_a_check_fails(site, tmp_path):
         "check", "new-offline", "--only", "defaults-have-a-source", "--json",
         site=copy, cwd=tmp_path, code=3,
     )  # fmt: skip
-    document = json.loads(done.stdout.partition("noise\n")[2])
+    document = json.loads(done.stdout)
+    assert "noise" in done.stderr
     (result,) = document["results"]
     assert result["status"] == "failed"
     assert "batch_size" in result["message"]

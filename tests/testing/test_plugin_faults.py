@@ -126,7 +126,7 @@ def test_with_json_a_fault_of_a_plugin_is_one_document(edited, train):
 def test_an_error_inside_rlreg_is_still_its_own(edited):
     edited()
     with pytest.raises(TypeError) as caught:
-        rlreg.create("faulty", device="cpu").fit(object(), "two")
+        rlreg.create("faulty", device="cpu").load_rng_state(2)
     assert fault_of_plugin(caught.value) is None
     assert place_in(caught.value, "rlreg_faulty") == ""
 

@@ -88,10 +88,9 @@ def test_one_import_error_is_one_row_of_the_check(edited, call):
     edited((LEARNABLE, "import torch\n", "import torch\nimport no_such_module\n"))
     code, out, err = call("check", "rlreg-faulty")
     assert code == 3
-    message = "No module named 'no_such_module'"
-    assert " ".join(out.split()).count(message) == 1
-    assert "(rlreg_faulty/learnable.py:9)" in " ".join(out.split())
-    assert " ".join(out.split()).count("so do 2") == 1
+    assert "".join(out.split()).count("Nomodulenamed'no_such_module'") == 1
+    assert "(rlreg_faulty/learnable.py:9)" in "".join(out.split())  # the table may break it
+    assert "".join(out.split()).count("(sodo2") == 1
     assert err.count("Traceback") == 1
 
 
