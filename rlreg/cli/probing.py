@@ -50,6 +50,9 @@ def probe(learnable: str) -> dict[str, str]:
 
 def missing_methods(learnable: Any) -> list[str]:
     """Names what the author of a learnable has not written; without any of it nothing trains."""
+    # Whoever subclasses Learnable has imported it; an object of another kind may need no torch.
+    if "rlreg.runtime.learnable" not in sys.modules:
+        return []
     from rlreg.runtime.learnable import Learnable
     from rlreg.runtime.offline import OfflineLearnable
     from rlreg.runtime.online import OnlineLearnable
