@@ -25,10 +25,10 @@ from rlreg import registry
 from rlreg.blocking import normalize
 from rlreg.config import KINDS, LearnableConfig
 from rlreg.open_union import OpenUnion
+from rlreg.schema_editor import DIALECT, editor_schema
 
 Scope = Literal["all", "own"]
 Flavour = Literal["standard", "editor"]
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ID_ROOT = "urn:rlreg:schema:"
 _MARK = "x-open-union"
 
@@ -76,8 +76,6 @@ def json_schema(
     """
     schema = _standard_schema(name, scope, distributions)
     if flavour == "editor":
-        from rlreg.schema_editor import editor_schema
-
         return editor_schema(schema)
     return schema
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-STANDARD_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 EDITOR_DIALECT = "http://json-schema.org/draft-07/schema#"
 _OLD, _NEW = "#/$defs/", "#/definitions/"
 _NAMED = ("properties", "patternProperties", "definitions")
@@ -35,7 +35,7 @@ def is_editor_schema(schema: Any) -> bool:
 def standard_form(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a schema of the editor flavour as it was exported: the inverse of the above."""
     result: dict[str, Any] = _restore(schema)
-    result["$schema"] = STANDARD_DIALECT
+    result["$schema"] = DIALECT
     result["$id"] = str(schema.get("$id", "")).removesuffix(":editor")
     return result
 

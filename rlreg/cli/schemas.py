@@ -254,13 +254,13 @@ def _schema(name: str) -> dict[str, Any]:
 def _standard(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Brings both flavours to one, so that a change of flavour is no change."""
     from rlreg.errors import FileFormatError
-    from rlreg.schema_editor import STANDARD_DIALECT, is_editor_schema, standard_form
+    from rlreg.schema_editor import DIALECT, is_editor_schema, standard_form
 
     if is_editor_schema(schema):
         return standard_form(schema)
-    if schema["$schema"] != STANDARD_DIALECT:
+    if schema["$schema"] != DIALECT:
         raise FileFormatError(
             f"{name}: $schema is {schema['$schema']!r}; expected what rlreg schema export writes, "
-            f"{STANDARD_DIALECT} or draft-07 of the editor flavour"
+            f"{DIALECT} or draft-07 of the editor flavour"
         )
     return schema

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlreg import __version__
-from rlreg.atomic_file import replacing as replacing
-from rlreg.atomic_file import sync_folder as sync_folder
-from rlreg.atomic_file import write_text as write_text
+from rlreg.atomic_file import replacing
 from rlreg.errors import CheckpointError
 
 FORMAT = "rlreg-checkpoint"

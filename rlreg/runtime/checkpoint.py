@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from rlreg import registry
+from rlreg.atomic_file import replacing
 from rlreg.config import LearnableConfig
 from rlreg.creation import create
 from rlreg.errors import (
@@ -151,7 +152,7 @@ def save_weights(learnable: Learnable, path: PathLike) -> None:
     target = file_path("save_model", path)
     content = _encode_weights(learnable, learnable_state(learnable))
     try:
-        with archive.replacing(target) as file:
+        with replacing(target) as file:
             file.write(content)
     except OSError as error:
         reason = error.strerror or error

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 from rlreg import __version__
+from rlreg.atomic_file import replacing
 from rlreg.errors import ConfigError, MissingExtraError, RlregError
-from rlreg.runtime.archive import replacing
 from rlreg.runtime.arguments import file_path
 from rlreg.runtime.learnable import Learnable
 from rlreg.runtime.policy_module import (

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from rlreg import registry
+from rlreg.atomic_file import replacing
 from rlreg.errors import MissingExtraError, RlregError, RunError
-from rlreg.runtime.archive import replacing
 
 if TYPE_CHECKING:
     from rlreg.config import LoggerFactory

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlreg.atomic_file import sync_folder
 from rlreg.errors import CheckpointError
 from rlreg.run_config import RunConfig
-from rlreg.runtime.archive import sync_folder
 from rlreg.runtime.checkpoint import save
 from rlreg.runtime.data.dataset import TransitionDataset
 from rlreg.runtime.evaluation import Evaluation

@@ -9,8 +9,9 @@ Source: the order clip, update, schedule and the order of parameters are d3rlpy'
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -342,3 +343,47 @@ def _can_fuse(parameters: list[nn.Parameter]) -> bool:
         parameter.is_floating_point() and parameter.device.type in ("cpu", "cuda")
         for parameter in parameters
     )
+
+
+class Schedules:
+    """Remembers where learning rates stand, to put them back if a chunk does not come to its end.
+
+    Args:
+        optimizers: Whose.
+
+    Attributes:
+        places: Of each optimizer the rates of its groups and the state of its schedule.
+    """
+
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        self._optimizers = list(optimizers)
+        self.places = [
+            ([group["lr"] for group in optimizer.param_groups], _schedule_state(optimizer))
+            for optimizer in self._optimizers
+        ]
+        self._is_committed = False
+
+    def commit(self) -> None:
+        """Says that the chunk counts."""
+        self._is_committed = True
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """Puts everything back at the end of the block unless it was committed."""
+        try:
+            yield
+        finally:
+            if not self._is_committed:
+                self._restore()
+
+    def _restore(self) -> None:
+        for optimizer, (rates, state) in zip(self._optimizers, self.places, strict=True):
+            if state is not None and isinstance(optimizer, StepExtras) and optimizer.schedule:
+                optimizer.schedule.load_state_dict(state)
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+
+
+def _schedule_state(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
+    schedule = optimizer.schedule if isinstance(optimizer, StepExtras) else None
+    return None if schedule is None else dict(schedule.state_dict())

@@ -19,11 +19,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rlreg.atomic_file import sync_folder, write_text
 from rlreg.documents import RUN_FILE
 from rlreg.errors import CheckpointError, ConfigError, FileFormatError, RunError
 from rlreg.files import dump_yaml, load_run
 from rlreg.run_config import RunConfig
-from rlreg.runtime.archive import sync_folder, write_text
 from rlreg.runtime.lock import lock_from_json, lock_of, lock_to_json, require_installed
 from rlreg.runtime.logging import METRICS_FILE
 

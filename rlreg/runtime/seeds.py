@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlreg.atomic_file import write_text
 from rlreg.documents import RUN_FILE
 from rlreg.errors import RunError
 from rlreg.files import dump_yaml
 from rlreg.run_config import RunConfig
 from rlreg.run_defaults import DEFAULT_DATASET
-from rlreg.runtime.archive import write_text
 from rlreg.runtime.data.load import load_dataset
 from rlreg.runtime.lock import differences, lock_from_json, lock_of
 from rlreg.runtime.progress import Display

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from rlreg.errors import RlregError
-from rlreg.runtime.optimizers import SGD, Adam, AdamW, RMSprop, Schedule, StepExtras, parameters_in
+from rlreg.runtime.optimizers import (
+    SGD,
+    Adam,
+    AdamW,
+    RMSprop,
+    Schedule,
+    Schedules,
+    StepExtras,
+    parameters_in,
+)
 
 if TYPE_CHECKING:
     from rlreg.runtime.data import TransitionDataset
@@ -266,7 +275,6 @@ class StackedOptimizer:
         cls: Any = type(own[0])
         self._stacked: torch.optim.Optimizer = cls(groups)
         self.parameters = parameters_in(self._stacked)
-        self._kept: list[tuple[list[float], Any]] = []
 
     def step(self, gradients: Sequence[Tensor]) -> Tensor:
         """Clips by the norms of the members, updates, and moves all schedules on.
@@ -298,18 +306,15 @@ class StackedOptimizer:
     # --- the members' moments and rates ---------------------------------------------------------
 
     def copy_in(self) -> None:
-        """Takes the members' moments, and remembers where their schedules stand.
+        """Takes the members' moments.
 
         Raises:
             NotStackedError: If the members stand at different points.
         """
-        self._kept = []
         for optimizer in self._optimizers:
             optimizer.prepare()
-            rates = [group["lr"] for group in optimizer.param_groups]
-            schedule = optimizer.schedule
-            self._kept.append((rates, None if schedule is None else schedule.state_dict()))
-        if any(kept != self._kept[0] for kept in self._kept):
+        places = Schedules(self._optimizers).places
+        if any(place != places[0] for place in places):
             raise NotStackedError("the members' learning rates differ")
         for stacked, own in self._rows():
             states = [
@@ -326,14 +331,6 @@ class StackedOptimizer:
                 optimizer.state[part] = {
                     name: _part(value, index, part) for name, value in state.items()
                 }
-
-    def undo(self) -> None:
-        """Puts the schedules back to where they stood at :meth:`copy_in`."""
-        for optimizer, (rates, state) in zip(self._optimizers, self._kept, strict=True):
-            if optimizer.schedule is not None:
-                optimizer.schedule.load_state_dict(dict(state))
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate
 
     def _rows(self) -> Iterator[tuple[Tensor, list[Tensor]]]:
         """Gives each stacked parameter with those of the members."""

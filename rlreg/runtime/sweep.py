@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlreg.atomic_file import write_text
 from rlreg.errors import ConfigError, MissingExtraError, RunError
 from rlreg.files import dump_yaml, load_run
 from rlreg.identity import config_hash
 from rlreg.overrides import plain
 from rlreg.registry import LOCAL
 from rlreg.run_config import RunConfig
-from rlreg.runtime.archive import write_text
 from rlreg.runtime.lock import lock_of
 from rlreg.runtime.progress import Display
 from rlreg.runtime.runs import RunFolder, read_json, to_text

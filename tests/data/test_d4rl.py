@@ -1,5 +1,7 @@
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -149,37 +151,10 @@ def test_no_old_gym_is_imported(write):
 
 @pytest.mark.slow
 def test_a_mapped_load_needs_little_memory_of_its_own(tmp_path):
-    path = tmp_path / "big.hdf5"
-    steps = 2_000_000
-    with h5py.File(path, "w") as file:
-        block = np.random.default_rng(0).random((100_000, 50), np.float32)
-        observations = file.create_dataset("observations", (steps, 50), np.float32)
-        for start in range(0, steps, 100_000):
-            observations[start : start + 100_000] = block
-        file["actions"] = np.zeros((steps, 2), np.float32)
-        file["rewards"] = np.ones(steps, np.float32)
-        file["terminals"] = np.arange(steps) % 1000 == 999
-        file["timeouts"] = np.zeros(steps, bool)
-    code = f"""
-import threading, time
-from pathlib import Path
-import torch
-from rlreg.runtime.data import load_dataset
-def anonymous():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
-before, peak, going = anonymous(), [0.0], True
-def watch():
-    while going:
-        peak[0] = max(peak[0], anonymous())
-        time.sleep(0.001)  # at 10 ms the short peaks are mostly missed
-thread = threading.Thread(target=watch); thread.start()
-data = load_dataset({str(path)!r}, memory_map=True)
-for _ in range(200):
-    data.sample(256, torch.Generator().manual_seed(0))
-going = False
-thread.join()
-print(peak[0] - before)
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert float(done.stdout) < 200  # MiB; the rows alone are 428
+    script = Path(__file__).parents[2] / "benchmarks" / "memory.py"
+    out = tmp_path / "memory.json"
+    words = ["--transitions", "2000000", "--out", str(out)]
+    subprocess.run([sys.executable, str(script), *words], check=True)
+    figures = json.loads(out.read_text())["figures"]
+    assert figures["load mapped, 1,000 batches: anonymous memory, MiB"] < 180  # the rows are 206
+    assert figures["inspect: anonymous memory, MiB"] < 180

@@ -1,4 +1,7 @@
-"""Small learnables and batches for the tests of IQL."""
+"""Small learnables and batches for the tests of IQL; makes `fast_paths` importable by name."""
+
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,6 +10,8 @@ from gymnasium import spaces
 
 import rlreg
 from rlreg.runtime.batch import Batch
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,20 @@ computation; the slow half of the truth, the compiler's own code, is in the test
 import warnings
 import zipfile
 
+import fast_paths
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
+from fast_paths import (
+    COSINE,
+    NORMED,
+    SMALL,
+    WARMUP,
+    assert_close,
+    make,
+    make_data,
+    numbers,
+)
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import rlreg
@@ -19,43 +29,21 @@ from rlreg.errors import NonFiniteError
 from rlreg_iql import compiled
 from rlreg_iql.compiled import PAYS_FROM, CompiledUpdates, NotCompiledError
 
-SMALL = {"type": "vector", "hidden_units": [8, 8]}
-NORMED = {"type": "vector", "hidden_units": [8, 6], "use_layer_norm": True, "activation": "geglu"}
-COSINE = {"type": "cosine_annealing"}
-WARMUP = {"type": "warmup", "warmup_steps": 7}
 VARIANTS = {
-    "defaults": {},
+    **fast_paths.VARIANTS,
     "paper": {"update_rule": "paper"},
-    "state dependent": {"actor_kind": "normal_state_dependent"},
-    "deterministic": {"actor_kind": "deterministic"},
     "one critic": {"n_critics": 1},
-    "five critics": {"n_critics": 5, "critic_encoder_factory": NORMED},
     "other encoders": {
         "actor_encoder_factory": NORMED,
         "value_encoder_factory": {"type": "vector", "hidden_units": [5], "activation": "tanh"},
     },
-    "own value rate": {"value_learning_rate": 1e-2},
     "paper, own optimizers": {
         "update_rule": "paper",
         "value_optim_factory": {"type": "adam", "betas": [0.8, 0.99], "eps": 1e-5},
         "critic_optim_factory": {"type": "adam_w", "weight_decay": 0.1},
     },
     "weight decay": {"critic_optim_factory": {"type": "adam", "weight_decay": 0.1}},
-    "clipped and scheduled": {
-        "actor_optim_factory": {
-            "type": "adam", "clip_grad_norm": 0.05, "lr_scheduler_factory": COSINE,
-        },
-        "critic_optim_factory": {
-            "type": "adam_w", "weight_decay": 0.01, "clip_grad_norm": 0.05,
-            "lr_scheduler_factory": WARMUP,
-        },
-    },
-    "scalers": {
-        "observation_scaler": {"type": "standard"},
-        "reward_scaler": {"type": "return"},
-        "action_scaler": {"type": "min_max"},
-    },
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -71,65 +59,6 @@ def inductor(tmp_path_factory):
         patch.setenv("RLREG_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
         yield
-
-
-def make_data(size=400, *, bad_row=None, seed=0):
-    rng = np.random.default_rng(seed)
-    rewards = rng.normal(size=size).astype(np.float32)
-    if bad_row is not None:
-        rewards[bad_row] = np.nan
-    return rlreg.TransitionDataset.from_arrays(
-        rng.normal(size=(size, 3)).astype(np.float32),
-        rng.uniform(-2, 2, (size, 2)).astype(np.float32),
-        rewards,
-        rng.random(size) < 0.1,
-        next_observations=rng.normal(size=(size, 3)).astype(np.float32),
-        action_space=spaces.Box(-2, 2, (2,), np.float32),
-        allow_non_finite=True,
-    )
-
-
-def make(data, mode, *, n_steps=1000, **settings):
-    for name in ("actor", "critic", "value"):
-        settings.setdefault(f"{name}_encoder_factory", SMALL)
-    learnable = rlreg.create(
-        "iql", device="cpu", seed=3, compile=mode, **{"batch_size": 32, **settings}
-    )
-    learnable.build_with_dataset(data)
-    learnable.set_total_steps(n_steps)
-    learnable.settle_compile(data, n_steps)
-    return learnable
-
-
-def numbers(learnable):
-    """Returns every tensor of a learnable's state by its path."""
-    found = {}
-
-    def visit(value, path):
-        if isinstance(value, torch.Tensor):
-            found[path] = value.detach().clone()
-        elif isinstance(value, dict):
-            for key, part in value.items():
-                visit(part, f"{path}/{key}")
-        elif isinstance(value, list | tuple):
-            for index, part in enumerate(value):
-                visit(part, f"{path}/{index}")
-        elif isinstance(value, int | float):
-            found[path] = torch.tensor(float(value))
-
-    visit(learnable.state_dict(), "")
-    return found
-
-
-def assert_close(first, second, tolerance=1e-5):
-    one, two = numbers(first), numbers(second)
-    assert one.keys() == two.keys()
-    for path, value in one.items():
-        other = two[path]
-        if path.startswith("/rng"):
-            assert torch.equal(value, other), path
-        else:
-            torch.testing.assert_close(value, other, rtol=tolerance, atol=tolerance, msg=path)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -175,7 +104,7 @@ def test_a_restored_state_is_what_goes_on(uncompiled):
     second.load_state_dict(first.state_dict())
     for learnable in (first, second):
         learnable.train_epoch(data, 60)
-    one, two = numbers(first), numbers(second)
+    one, two = numbers(first.state_dict()), numbers(second.state_dict())
     assert all(torch.equal(value, two[path]) for path, value in one.items())
 
 

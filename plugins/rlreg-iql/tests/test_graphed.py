@@ -4,10 +4,10 @@ On a CPU the function that a graph is made of is called itself, in the place of 
 streams, schedules and what is undone are then the same. The recording is seen on a GPU alone.
 """
 
-import numpy as np
+import fast_paths
 import pytest
 import torch
-from gymnasium import spaces
+from fast_paths import SMALL, assert_close, make, make_data
 
 import rlreg
 from rlreg.errors import ConfigError, DatasetError, NonFiniteError
@@ -17,35 +17,14 @@ from rlreg_iql.compiled import PAYS_FROM
 from rlreg_iql.graphed import UPDATES_PER_GRAPH, FusedStep, GraphedUpdates
 from rlreg_iql.learnable import IQL
 
-SMALL = {"type": "vector", "hidden_units": [8, 8]}
-NORMED = {"type": "vector", "hidden_units": [8, 6], "use_layer_norm": True, "activation": "geglu"}
-WARMUP = {"type": "adam", "lr_scheduler_factory": {"type": "warmup", "warmup_steps": 7}}
+WARMED = {"type": "adam", "lr_scheduler_factory": fast_paths.WARMUP}
 VARIANTS = {
-    "defaults": {},
-    "state dependent": {"actor_kind": "normal_state_dependent"},
-    "deterministic": {"actor_kind": "deterministic"},
-    "five critics": {"n_critics": 5, "critic_encoder_factory": NORMED},
-    "own value rate": {"value_learning_rate": 1e-2},
+    **fast_paths.VARIANTS,
     "decay of both kinds": {
         "actor_optim_factory": {"type": "adam", "weight_decay": 0.1, "betas": [0.8, 0.99]},
         "critic_optim_factory": {"type": "adam_w", "weight_decay": 0.1, "eps": 1e-5},
     },
-    "clipped and scheduled": {
-        "actor_optim_factory": {
-            "type": "adam", "clip_grad_norm": 0.05,
-            "lr_scheduler_factory": {"type": "cosine_annealing"},
-        },
-        "critic_optim_factory": {
-            "type": "adam_w", "weight_decay": 0.01, "clip_grad_norm": 0.05,
-            "lr_scheduler_factory": {"type": "warmup", "warmup_steps": 7},
-        },
-    },
-    "scalers": {
-        "observation_scaler": {"type": "standard"},
-        "reward_scaler": {"type": "return"},
-        "action_scaler": {"type": "min_max"},
-    },
-}  # fmt: skip
+}
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -57,57 +36,6 @@ def device(request, monkeypatch):
     torch.set_float32_matmul_precision("highest")
     yield request.param
     torch.set_float32_matmul_precision(before)
-
-
-def make_data(device, size=400, *, bad_row=None, seed=0):
-    rng = np.random.default_rng(seed)
-    rewards = rng.normal(size=size).astype(np.float32)
-    if bad_row is not None:
-        rewards[bad_row] = np.nan
-    data = rlreg.TransitionDataset.from_arrays(
-        rng.normal(size=(size, 3)).astype(np.float32),
-        rng.uniform(-2, 2, (size, 2)).astype(np.float32),
-        rewards,
-        rng.random(size) < 0.1,
-        next_observations=rng.normal(size=(size, 3)).astype(np.float32),
-        action_space=spaces.Box(-2, 2, (2,), np.float32),
-        allow_non_finite=True,
-    )
-    return data.to(device)
-
-
-def make(data, mode, *, n_steps=1000, **settings):
-    for name in ("actor", "critic", "value"):
-        settings.setdefault(f"{name}_encoder_factory", SMALL)
-    settings.setdefault("batch_size", 32)
-    learnable = rlreg.create("iql", device=str(data.device), seed=3, compile=mode, **settings)
-    learnable.build_with_dataset(data)
-    learnable.set_total_steps(n_steps)
-    learnable.settle_compile(data, n_steps)
-    assert learnable.is_compiled == (mode == "on")
-    return learnable
-
-
-def numbers(value, path=""):
-    """Returns every tensor and number of a state by its path."""
-    if isinstance(value, torch.Tensor):
-        return {path: value.detach().cpu().clone()}
-    if isinstance(value, int | float):
-        return {path: torch.tensor(float(value))}
-    parts = value.items() if isinstance(value, dict) else enumerate(value or ())
-    found = {}
-    for key, part in parts if not isinstance(value, str) else ():
-        found.update(numbers(part, f"{path}/{key}"))
-    return found
-
-
-def assert_close(first, second, tolerance=1e-5):
-    one, two = numbers(first.state_dict()), numbers(second.state_dict())
-    assert one.keys() == two.keys()
-    for path, value in one.items():
-        exact = path.startswith(("/rng", "/counters"))
-        own = 0.0 if exact else tolerance
-        torch.testing.assert_close(value, two[path], rtol=own, atol=own, msg=path)
 
 
 @pytest.mark.parametrize("rule", ["d3rlpy", "paper"])
@@ -156,7 +84,7 @@ def test_on_a_gpu_it_is_a_graph():
 
 def test_plain_updates_and_those_of_a_graph_take_turns(device):
     data = make_data(device)
-    plain, mixed = (make(data, mode, actor_optim_factory=WARMUP) for mode in ("off", "on"))
+    plain, mixed = (make(data, mode, actor_optim_factory=WARMED) for mode in ("off", "on"))
     kept = mixed._compiled
     for is_fast in (False, True, False, True):
         mixed._compiled = kept if is_fast else None
@@ -167,7 +95,7 @@ def test_plain_updates_and_those_of_a_graph_take_turns(device):
 
 def test_what_was_saved_goes_on_as_the_plain_run_does(device, tmp_path):
     data = make_data(device)
-    settings = {"actor_optim_factory": WARMUP, "critic_optim_factory": VARIANTS[
+    settings = {"actor_optim_factory": WARMED, "critic_optim_factory": VARIANTS[
         "clipped and scheduled"]["critic_optim_factory"]}  # fmt: skip
     plain, fast = (make(data, mode, **settings) for mode in ("off", "on"))
     plain.train_epoch(data, 75)
@@ -192,7 +120,7 @@ def test_a_restored_state_is_what_goes_on(device):
 @pytest.mark.parametrize("rule", ["d3rlpy", "paper"])
 def test_a_number_that_is_not_finite_raises_as_the_plain_path_does(rule, device):
     data = make_data(device, bad_row=7)
-    settings = {"update_rule": rule, "critic_optim_factory": WARMUP}
+    settings = {"update_rule": rule, "critic_optim_factory": WARMED}
     plain, fast = (make(data, mode, **settings) for mode in ("off", "on"))
     errors = []
     for learnable in (plain, fast):
@@ -206,7 +134,7 @@ def test_a_number_that_is_not_finite_raises_as_the_plain_path_does(rule, device)
 def test_warming_up_changes_nothing(device, snapshot):
     take, assert_same = snapshot
     data = make_data(device)
-    learnable = make(data, "off", actor_optim_factory=WARMUP)
+    learnable = make(data, "off", actor_optim_factory=WARMED)
     before, stream = take(learnable), learnable.generator.get_state()
     rate = learnable.actor_optim.param_groups[0]["lr"]
     learnable.compile = "on"
@@ -244,7 +172,7 @@ def test_other_data_and_scalers_fitted_anew_are_followed(device):
 def test_a_closed_data_set_raises_and_leaves_nothing(device, snapshot):
     take, assert_same = snapshot
     data = make_data(device)
-    learnable = make(data, "on", critic_optim_factory=WARMUP)
+    learnable = make(data, "on", critic_optim_factory=WARMED)
     learnable.train_epoch(data, 3)
     before, stream = take(learnable), learnable.generator.get_state()
     data.close()

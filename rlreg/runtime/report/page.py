@@ -12,11 +12,11 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rlreg import __version__
+from rlreg.atomic_file import write_text
 from rlreg.errors import RunError
 from rlreg.files import load_run
 from rlreg.identity import config_hash, differences, is_missing
 from rlreg.registry import reference
-from rlreg.runtime.archive import write_text
 from rlreg.runtime.report.chart import legend_sample, line_chart, number
 from rlreg.runtime.report.curves import Curve, curves_of
 from rlreg.runtime.report.runs import Group, RunView, read_data, read_groups

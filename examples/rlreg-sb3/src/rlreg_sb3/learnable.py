@@ -44,7 +44,7 @@ class SB3Learnable(rlreg.OnlineLearnable):
 
     def make_model(self, policy: str, policy_kwargs: dict[str, Any]) -> Any:
         """Returns a model without an environment. Written by each algorithm."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not write make_model")
 
     def build_networks(self, spaces: Spaces) -> None:
         """Builds the model for flat spaces; the base class finds policy and optimizers."""

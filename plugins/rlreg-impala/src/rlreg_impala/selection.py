@@ -12,8 +12,8 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor, nn
 
+from rlreg.atomic_file import replacing
 from rlreg.errors import ConfigError
-from rlreg.runtime import archive
 
 from .limits import unexpected
 from .weights import check_weights
@@ -85,7 +85,7 @@ class BestModelSelection:
         held = self.model.state_dict().items()
         self.best_weights = {name: tensor.detach().cpu().clone() for name, tensor in held}
         if self.dump_file is not None:
-            with archive.replacing(self.dump_file) as file:
+            with replacing(self.dump_file) as file:
                 file.write(safetensors.torch.save(self.best_weights))
 
     def state_dict(self) -> dict[str, Any]:

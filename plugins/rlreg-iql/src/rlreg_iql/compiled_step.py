@@ -23,7 +23,7 @@ from rlreg.runtime.ensemble import EnsembleLayerNorm, EnsembleLinear
 from rlreg.runtime.networks import flat_features
 from rlreg.runtime.optimizers import AdamW, StepExtras
 from rlreg_iql.learner import OWNERS, Networks, UpdateRule
-from rlreg_iql.networks import Policy, StackedCritics
+from rlreg_iql.networks import PolicyScore, StackedCritics
 from rlreg_iql.objectives import Functions, Metrics, Objectives, Work
 
 TRAINED = CRITICS, POLICY, VALUE = "critics", "policy", "value"
@@ -154,7 +154,7 @@ class Step:
     ) -> None:
         self._plan, self._objectives, self._rule, self._tau = plan, objectives, rule, tau
         self._critics = cast("StackedCritics", networks.critics)
-        self._score, self._value = _Score(networks.policy), networks.value
+        self._score, self._value = PolicyScore(networks.policy), networks.value
         self._clips = dict(plan.clips)
         self._own = {
             owner: [i for i, leaf in enumerate(plan.leaves) if leaf.owner == owner]
@@ -336,14 +336,3 @@ class Step:
             else:
                 features = layer(features)
         return functional.linear(features, own["head.weight"], own["head.bias"]).squeeze(1)
-
-
-class _Score(nn.Module):
-    """Makes the score of a policy what the call of a module is."""
-
-    def __init__(self, policy: Policy) -> None:
-        super().__init__()
-        self.policy = policy
-
-    def forward(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.policy.score(observations, actions)

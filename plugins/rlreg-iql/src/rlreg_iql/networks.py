@@ -103,6 +103,18 @@ class Policy(nn.Module):
         raise NotImplementedError("a deterministic policy has no distribution; export its action")
 
 
+class PolicyScore(nn.Module):
+    """Makes the score of a policy what the call of a module is."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Returns what :meth:`Policy.score` does."""
+        return self.policy.score(observations, actions)
+
+
 class NormalPolicy(Policy):
     """A diagonal Gaussian around ``tanh`` of the network; the Gaussian itself is not squashed.
 

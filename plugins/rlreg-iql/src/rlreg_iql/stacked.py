@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlreg.runtime.batch import Batch
+from rlreg.runtime.optimizers import Schedules
 from rlreg.runtime.stacking import (
     NoiseStreams,
     NotStackedError,
@@ -22,7 +23,7 @@ from rlreg.runtime.stacking import (
     StackedOptimizer,
 )
 from rlreg_iql.learner import OWNERS, RULES, Networks, Step
-from rlreg_iql.networks import ActionFeatures, Policy
+from rlreg_iql.networks import ActionFeatures, PolicyScore
 from rlreg_iql.objectives import Functions, Metrics, Objectives, Work
 
 if TYPE_CHECKING:
@@ -41,17 +42,6 @@ class Parts:
     networks: Networks
     optimizers: Optimizers
     features: ActionFeatures
-
-
-class _Score(nn.Module):
-    """Makes the score of a policy what the call of a module is."""
-
-    def __init__(self, policy: Policy) -> None:
-        super().__init__()
-        self.policy = policy
-
-    def forward(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.policy.score(observations, actions)
 
 
 class StackedIQL:
@@ -103,7 +93,7 @@ class StackedIQL:
         is_discrete = features.is_discrete
         scored = features.categories(batch.actions) if is_discrete else batch.actions
         encoded = features.encode(batch.actions, batch.rewards.dtype)
-        scores = [_Score(part.networks.policy) for part in parts]
+        scores = [PolicyScore(part.networks.policy) for part in parts]
         observations = batch.observations
         critics = [part.networks.critics for part in parts]
         targets = [part.networks.target_critics for part in parts]
@@ -139,7 +129,26 @@ class StackedIQL:
         for member in self._members:
             member.train_mode(True)
         self._copy_in()
-        totals: dict[str, Tensor] = {}
+        every = [part for member in self._members for part in member.optimizers().values()]
+        schedules = Schedules(every)
+        with schedules.guard():
+            totals, is_finite = self._chunk(dataset, generators, n_steps)
+            if not is_finite:
+                for generator, state in zip(generators, drawn, strict=True):
+                    generator.set_state(state)
+                return None
+            self._copy_out(n_steps)
+            schedules.commit()
+        return [
+            {name: total[index] for name, total in totals.items()}
+            for index in range(len(self._members))
+        ]
+
+    def _chunk(
+        self, dataset: TransitionDataset, generators: Sequence[torch.Generator], n_steps: int
+    ) -> tuple[Metrics, bool]:
+        """Does updates on the stacks; returns metrics' sums ``[S]`` and whether all is finite."""
+        totals: Metrics = {}
         checks: list[Tensor] = []
         for _ in range(n_steps):
             metrics, check = self._update(self._batch(dataset, generators))
@@ -147,17 +156,8 @@ class StackedIQL:
             for name, value in metrics.items():
                 amount = value.double()
                 totals[name] = totals[name] + amount if name in totals else amount
-        if not bool(torch.isfinite(torch.stack([*totals.values(), *checks])).all()):
-            for generator, state in zip(generators, drawn, strict=True):
-                generator.set_state(state)
-            for optimizer in self._optimizers.values():
-                optimizer.undo()
-            return None
-        self._copy_out(n_steps)
-        return [
-            {name: total[index] for name, total in totals.items()}
-            for index in range(len(self._members))
-        ]
+        found = torch.stack([*totals.values(), *checks])
+        return totals, bool(torch.isfinite(found).all())
 
     def _update(self, batch: list[Tensor]) -> tuple[Metrics, Tensor]:
         """Does one update; returns metrics ``[S]``, and ``[S]`` that is finite if all is."""

@@ -6,15 +6,14 @@ are, and numbers that are computed outside of it: learning rates and bias correc
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from rlreg.runtime.batch import Batch
-from rlreg.runtime.optimizers import StepExtras
+from rlreg.runtime.optimizers import Schedules, StepExtras
 from rlreg_iql.compiled_step import TRAINED, Leaf, Plan, Step, make_plan
 from rlreg_iql.learner import RULES, Networks
 from rlreg_iql.networks import ActionFeatures
@@ -175,43 +174,3 @@ def _count(optimizer: torch.optim.Optimizer, parameter: Tensor, n_updates: int) 
         state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
         state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
     state["step"] += n_updates
-
-
-class Schedules:
-    """Remembers where learning rates stand, to put them back if a chunk does not come to its end.
-
-    Args:
-        optimizers: Whose.
-    """
-
-    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        self._kept = [
-            (optimizer, [group["lr"] for group in optimizer.param_groups], _schedule(optimizer))
-            for optimizer in optimizers
-        ]
-        self._is_committed = False
-
-    def commit(self) -> None:
-        """Says that the chunk counts."""
-        self._is_committed = True
-
-    @contextlib.contextmanager
-    def guard(self) -> Iterator[None]:
-        """Puts everything back at the end of the block unless it was committed."""
-        try:
-            yield
-        finally:
-            if not self._is_committed:
-                self._restore()
-
-    def _restore(self) -> None:
-        for optimizer, rates, state in self._kept:
-            if state is not None and isinstance(optimizer, StepExtras) and optimizer.schedule:
-                optimizer.schedule.load_state_dict(state)
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate
-
-
-def _schedule(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    schedule = optimizer.schedule if isinstance(optimizer, StepExtras) else None
-    return None if schedule is None else dict(schedule.state_dict())
