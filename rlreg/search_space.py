@@ -52,11 +52,6 @@ class Parameter:
     default: Any = None
     when: tuple[str, str] | None = None
 
-    @property
-    def is_component(self) -> bool:
-        """Whether it chooses a component."""
-        return self.path.endswith(".type")
-
 
 @dataclass(frozen=True, slots=True)
 class Space:
