@@ -49,7 +49,7 @@ VARIANTS = {
 @pytest.fixture
 def uncompiled(monkeypatch):
     """Calls the step itself where the compiled one would be called."""
-    monkeypatch.setattr(compiled, "_compile", lambda step: step)
+    monkeypatch.setattr(compiled, "_compile", lambda step, threads: step)
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +277,7 @@ def test_off_is_off_and_fit_settles_it(uncompiled):
 
 
 def test_a_compiler_that_fails_leaves_the_plain_path(monkeypatch):
-    def fail(step):
+    def fail(step, threads):
         def call(*arguments):
             raise RuntimeError("no compiler here\nand more")
 

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from rlreg.runtime.batch import Batch
 from rlreg.runtime.networks import VectorEncoderNetwork
 from rlreg.runtime.optimizers import Adam, AdamW, Schedule, StepExtras
-from rlreg_iql.compiled_step import Step
+from rlreg_iql.chains import VALUE_CHAINS, Chains
+from rlreg_iql.compiled_step import CRITICS, Step, named_totals
 from rlreg_iql.learner import Networks
 from rlreg_iql.networks import ActionFeatures, StackedCritics
 from rlreg_iql.working_copy import Optimizers, WorkingCopy
@@ -111,24 +112,25 @@ def _lasting_cache() -> Iterator[None]:
             os.environ[name] = before
 
 
-def _compile(step: Step) -> Callable[..., Tensor]:
-    """Compiles a step for the shapes it is first called with."""
+def _compile(step: Step, threads: int) -> Callable[..., Any]:
+    """Compiles a step for the shapes it is first called with, and for so many threads."""
     # A code object of its own: the compiler counts recompilations by code object, and the steps of
     # different learnables would share it.
-    code = Step.__call__.__code__.replace(co_name="update")
-    own = types.FunctionType(code, Step.__call__.__globals__, "update")
+    call = type(step).__call__
+    own = types.FunctionType(call.__code__.replace(co_name="update"), call.__globals__, "update")
     # Between products, time goes to calls: made from C++, and shapes are in the guards already.
     options: dict[str, Any] = {
         "guard_filter_fn": _kept_guards,
         "cpp_wrapper": True,
         "size_asserts": False,
         "alignment_asserts": False,
+        "cpp.threads": threads,
     }
     from rlreg_iql.products import OneDNNProducts, prefers_onednn  # imports the compiler
 
     if prefers_onednn():
         options["post_grad_custom_post_pass"] = OneDNNProducts()
-    compiled: Callable[..., Tensor] = torch.compile(
+    compiled: Callable[..., Any] = torch.compile(
         types.MethodType(own, step), fullgraph=True, dynamic=False, options=options
     )
     return compiled
@@ -146,8 +148,31 @@ def _kept_guards(entries: Sequence[Any]) -> list[bool]:
 # --- how ----------------------------------------------------------------------------------------
 
 
+class WholeSteps:
+    """Does updates by one graph, which shares its products among all threads.
+
+    Args:
+        copy: What it works on.
+    """
+
+    def __init__(self, copy: WorkingCopy) -> None:
+        self._copy = copy
+        self._threads = 0
+
+    def run(self, batches: Sequence[Batch], rates: Tensor) -> tuple[Sequence[str], Tensor]:
+        """Does an update with each batch; see :meth:`rlreg_iql.chains.Chains.run`."""
+        step, threads = self._copy.step, torch.get_num_threads()
+        if threads != self._threads:
+            self._compiled, self._threads = _compile(step, threads), threads
+        rows = [
+            self._compiled(*self._copy.arguments(batch, numbers))
+            for batch, numbers in zip(batches, rates, strict=True)
+        ]
+        return step.metric_names, torch.stack(rows).double().sum(dim=0)
+
+
 class CompiledUpdates:
-    """Runs chunks of updates through the graph.
+    """Runs chunks of updates through compiled graphs.
 
     Args:
         config: Numbers of the update.
@@ -164,7 +189,9 @@ class CompiledUpdates:
         optimizers: Optimizers,
         features: ActionFeatures,
     ) -> None:
+        self._rule = config.update_rule
         self._copy = WorkingCopy(config, networks, optimizers, features)
+        self._steps: Chains | WholeSteps
 
     def warm_up(self, batch: Batch) -> None:
         """Compiles for batches like this one; changes nothing.
@@ -177,7 +204,7 @@ class CompiledUpdates:
             with _lasting_cache(), torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what the compiler says about itself
                 self._copy.copy_in()
-                self._call(batch, torch.ones(self._copy.plan.num_rows, 3))
+                self._steps.run([batch], torch.ones(1, self._copy.plan.num_rows, 3))
         except _COMPILE_ERRORS as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise NotCompiledError(f"the update could not be compiled: {lines[0]}") from error
@@ -197,19 +224,28 @@ class CompiledUpdates:
         schedules = self._copy.schedules()
         with schedules.guard(), torch.no_grad():
             rates = self._copy.rates(n_updates)
+            batches = [draw() for _ in range(n_updates)]
             self._copy.copy_in()
-            rows = [self._call(draw(), rates[k]) for k in range(n_updates)]
-            totals = torch.stack(rows).double().sum(dim=0)
+            names, totals = self._steps.run(batches, rates)
             if not bool(torch.isfinite(totals).all()):
                 return None
             self._copy.copy_out(n_updates)
             schedules.commit()
-        return dict(zip(self._copy.step.metric_names, totals, strict=False))
-
-    def _call(self, batch: Batch, rates: Tensor) -> Tensor:
-        return self._compiled(*self._copy.arguments(batch, rates))
+        return named_totals(names, totals)
 
     def _prepare(self) -> None:
         """Compiles anew where settings of an optimizer were changed by hand."""
         if self._copy.prepare():
-            self._compiled = _compile(self._copy.step)
+            self._steps = self._chains() or WholeSteps(self._copy)
+
+    def _chains(self) -> Chains | None:
+        """Returns the chains, unless one norm is clipped over the parameters of both."""
+        plan = self._copy.plan
+        clipped = {owner for owner, clip in plan.clips if clip is not None}
+        for owner in clipped:
+            networks = {leaf.network for leaf in plan.leaves if leaf.owner == owner}
+            if CRITICS in networks and networks != {CRITICS}:
+                return None
+        if self._rule not in VALUE_CHAINS:
+            return None
+        return Chains(self._copy, self._rule, _compile)

@@ -23,10 +23,18 @@ from rlreg.runtime.ensemble import EnsembleLayerNorm, EnsembleLinear
 from rlreg.runtime.networks import flat_features
 from rlreg.runtime.optimizers import AdamW, StepExtras
 from rlreg_iql.learner import OWNERS, Networks, UpdateRule
+from rlreg_iql.learner import Step as StepName
 from rlreg_iql.networks import PolicyScore, StackedCritics
 from rlreg_iql.objectives import Functions, Metrics, Objectives, Work
 
 TRAINED = CRITICS, POLICY, VALUE = "critics", "policy", "value"
+MOVED: Mapping[StepName, tuple[str, ...]] = {
+    "critics_and_value": (CRITICS, VALUE),
+    "value": (VALUE,),
+    "actor": (POLICY,),
+    "critics": (CRITICS,),
+}
+"""Which networks a step moves."""
 _CLIP_SLACK = 1e-6  # as in torch's clip_grad_norm_
 
 
@@ -133,6 +141,12 @@ def make_plan(
     return Plan(tuple(leaves), targets, tuple(settings), clips, row)
 
 
+def named_totals(names: Sequence[str], totals: Tensor) -> dict[str, Tensor]:
+    """Gives sums of metrics their names, and adds what is itself a sum of two."""
+    metrics = {name: total for name, total in zip(names, totals, strict=False) if name}
+    return {**metrics, "critic_loss": metrics["q_loss"] + metrics["v_loss"]}
+
+
 class Step:
     """One update: called with tensors, changes the first four lists in place.
 
@@ -156,10 +170,6 @@ class Step:
         self._critics = cast("StackedCritics", networks.critics)
         self._score, self._value = PolicyScore(networks.policy), networks.value
         self._clips = dict(plan.clips)
-        self._own = {
-            owner: [i for i, leaf in enumerate(plan.leaves) if leaf.owner == owner]
-            for owner in self._clips
-        }
         self.metric_names: tuple[str, ...] = ()
 
     def __call__(
@@ -185,32 +195,49 @@ class Step:
             The metrics in the order of ``metric_names``, then a number that is finite if every
             loss and every squared norm of gradients was.
         """
+        work = self._objectives.prepare(self._functions(trained, targets), Batch(*batch))
+        return self._take(self._rule.steps, trained, means, squares, targets, work, rates)[1]
+
+    def _take(
+        self,
+        steps: Sequence[StepName],
+        trained: Sequence[Tensor],
+        means: Sequence[Tensor],
+        squares: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        work: Work,
+        rates: Tensor,
+    ) -> tuple[list[Tensor], Tensor]:
+        """Takes steps, and changes the tensors in place.
+
+        Returns:
+            The parameters after the steps, and what :meth:`__call__` returns.
+        """
         new = list(trained)
-        work = self._objectives.prepare(self._functions(new, targets), Batch(*batch))
         metrics: Metrics = {}
         check = torch.zeros((), dtype=rates.dtype, device=rates.device)
         moments: list[tuple[int, Tensor, Tensor]] = []
-        for step in self._rule.steps:
+        for step in steps:
             if step == "targets":
                 continue
-            own = self._own[OWNERS[step]]
+            own = [i for i, leaf in enumerate(self._plan.leaves) if leaf.network in MOVED[step]]
             gradients, loss, reported = self._gradients(step, own, new, targets, work)
             metrics.update(reported)
             squared = self._squared_norm(gradients)
             check = check + loss + squared
-            clip = self._clips[OWNERS[step]]
+            clip = self._clips.get(OWNERS[step])
             if clip is not None:
                 factor = (clip / (squared.sqrt() + _CLIP_SLACK)).clamp(max=1.0)
                 gradients = [part * factor for part in gradients]
             moments += self._optimize(own, gradients, new, means, squares, rates)
-        metrics["critic_loss"] = metrics["q_loss"] + metrics["v_loss"]
-        self.metric_names = tuple(metrics)
-        self._move_targets(targets, [new[i] for i in self._plan.targets])
+        if "targets" in steps:
+            self._move_targets(targets, [new[i] for i in self._plan.targets])
         for i, mean, square in moments:
             means[i].copy_(mean)
             squares[i].copy_(square)
             trained[i].copy_(new[i])
-        return torch.stack([*metrics.values(), check])
+        self.metric_names = tuple(metrics)
+        return new, torch.stack([*metrics.values(), check])
 
     def _gradients(
         self,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rlreg.runtime.batch import Batch
 from rlreg_iql.compiled import NotCompiledError
-from rlreg_iql.compiled_step import Leaf, Step
+from rlreg_iql.compiled_step import Leaf, Step, named_totals
 from rlreg_iql.learner import Networks
 from rlreg_iql.networks import ActionFeatures
 from rlreg_iql.working_copy import Optimizers, WorkingCopy
@@ -196,7 +196,7 @@ class GraphedUpdates:
                     return None
                 self._copy.copy_out(n_updates)
                 schedules.commit()
-        return dict(zip(self._copy.step.metric_names, totals, strict=False))
+        return named_totals(self._copy.step.metric_names, totals)
 
     def _prepare(self, batches: Batch) -> None:
         """Records where that was not done yet, or settings of an optimizer were changed by hand."""

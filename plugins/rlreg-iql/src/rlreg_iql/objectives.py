@@ -53,12 +53,14 @@ class Work:
         actions: What the policy is scored on, ``[B, A]`` or categories ``[B, parts]``.
         action_features: What the critics read, ``[B, F]``.
         target_values: Least of the target critics, ``[B]``, before this update.
+        td_targets: Of the critics, ``[B]``, where somebody has computed them already.
     """
 
     batch: Batch
     actions: Tensor
     action_features: Tensor
     target_values: Tensor
+    td_targets: Tensor | None = None
 
 
 class Objectives:
@@ -80,6 +82,12 @@ class Objectives:
 
     def prepare(self, networks: Functions, batch: Batch) -> Work:
         """Computes what all steps of an update share."""
+        scored, features = self.actions(batch)
+        targets = self.target_values(networks, batch.observations, features)
+        return Work(batch, scored, features, targets)
+
+    def actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns what the policy is scored on and what the critics read."""
         actions = batch.actions
         if self._features.is_discrete:
             scored = self._features.categories(actions)
@@ -87,10 +95,21 @@ class Objectives:
             actions = scored = actions.clamp(-self._action_limit, self._action_limit)
         else:
             scored = actions
-        features = self._features.encode(actions, batch.rewards.dtype)
+        return scored, self._features.encode(actions, batch.rewards.dtype)
+
+    @staticmethod
+    def target_values(networks: Functions, observations: Tensor, features: Tensor) -> Tensor:
+        """Returns the least of the target critics, ``[B]``."""
         with torch.no_grad():
-            targets = networks.target_critics(batch.observations, features)  # [E, B]
-        return Work(batch, scored, features, targets.amin(dim=0))
+            return networks.target_critics(observations, features).amin(dim=0)
+
+    def td_targets(self, networks: Functions, batch: Batch) -> Tensor:
+        """Returns what the critics should say, ``[B]``."""
+        with torch.no_grad():
+            following = networks.value(_bootstrapped_observations(batch))
+            return losses.td_targets(
+                batch.rewards, batch.terminations, batch.intervals, following, self._config.gamma
+            )
 
     def critics_and_value(self, networks: Functions, work: Work) -> Result:
         """The sum of the next two, from the value before the update."""
@@ -100,16 +119,10 @@ class Objectives:
 
     def critics(self, networks: Functions, work: Work) -> Result:
         """Equation 6."""
-        batch = work.batch
-        with torch.no_grad():
-            targets = losses.td_targets(
-                batch.rewards,
-                batch.terminations,
-                batch.intervals,
-                networks.value(_bootstrapped_observations(batch)),
-                self._config.gamma,
-            )  # [B]
-        values = networks.critics(batch.observations, work.action_features)  # [E, B]
+        targets = work.td_targets
+        if targets is None:
+            targets = self.td_targets(networks, work.batch)
+        values = networks.critics(work.batch.observations, work.action_features)  # [E, B]
         loss = losses.critic_loss(values, targets).mean(dim=1).sum()
         return loss, {"q_loss": loss.detach(), "diagnostics/q_mean": values.detach().mean()}
 

@@ -6,8 +6,10 @@ are, and numbers that are computed outside of it: learning rates and bias correc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +25,20 @@ if TYPE_CHECKING:
     from rlreg_iql.config import IQLConfig
 
 Optimizers = Mapping[str, torch.optim.Optimizer]
+_AnyStep = TypeVar("_AnyStep", bound=Step)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a step on some of the networks works on.
+
+    Attributes:
+        plan: Of these networks only.
+        tensors: The first four arguments of a step.
+    """
+
+    plan: Plan
+    tensors: tuple[list[Tensor], ...]
 
 
 class WorkingCopy:
@@ -71,7 +87,7 @@ class WorkingCopy:
         if plan == self._plan:
             return False
         self._plan = plan
-        self.step = self._step_class(plan, self._networks, self._objectives, self._rule, self._tau)
+        self.step = self.new_step(self._step_class, plan)
         shapes = [leaf.of(self._parameter(leaf)) for leaf in plan.leaves]
         self._trained, self._means, self._squares = (
             [torch.empty_like(part) for part in shapes] for _ in range(3)
@@ -89,6 +105,25 @@ class WorkingCopy:
         """Returns what the step is called with."""
         parts = [batch[name] for name in batch]
         return self._trained, self._means, self._squares, self._targets, parts, rates
+
+    def part(self, *networks: str) -> Part:
+        """Returns what belongs to some of the trained networks, target critics to the critics."""
+        plan = self.plan
+        own = [i for i, leaf in enumerate(plan.leaves) if leaf.network in networks]
+        places = {i: place for place, i in enumerate(own)}
+        targets = [k for k, i in enumerate(plan.targets) if i in places]
+        smaller = dataclasses.replace(
+            plan,
+            leaves=tuple(plan.leaves[i] for i in own),
+            targets=tuple(places[plan.targets[k]] for k in targets),
+            settings=tuple(plan.settings[i] for i in own),
+        )
+        mine = [[of[i] for i in own] for of in (self._trained, self._means, self._squares)]
+        return Part(smaller, (*mine, [self._targets[k] for k in targets]))
+
+    def new_step(self, step_class: Callable[..., _AnyStep], plan: Plan, *more: Any) -> _AnyStep:
+        """Makes a step for a plan, of these networks and by these rules."""
+        return step_class(plan, self._networks, self._objectives, self._rule, self._tau, *more)
 
     # --- the learnable's tensors ----------------------------------------------------------------
 
