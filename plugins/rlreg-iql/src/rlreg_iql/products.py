@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch._inductor.ir import ExternKernel, FixedLayout, TensorBox
+from torch._inductor.lowering import permute, register_lowering
+from torch._inductor.mkldnn_ir import LinearUnary
 from torch.fx import Graph, Node
 from torch.library import Library
 
@@ -42,6 +45,25 @@ def _shape_of_product(left: Tensor, right: Tensor, bias: Tensor | None, activati
 _library.impl("product", _product, "CPU")
 _library.impl("product", _shape_of_product, "Meta")
 _product_op = torch.ops.rlreg_iql.product.default
+
+
+@register_lowering(_product_op, type_promotion_kind=None)
+def _lower_product(left: Any, right: Any, bias: Any, activation: str) -> Any:
+    """Has generated code call oneDNN itself: our operator is Python, which one thread at a time runs.
+
+    The compiler's own node for these calls insists on weights that are contiguous; oneDNN does not.
+    """
+    left = ExternKernel.require_contiguous(ExternKernel.realize_input(left))
+    weight = ExternKernel.realize_input(permute(right, [1, 0]))
+    inputs: list[Any] = [left, weight]
+    constants: list[Any] = [activation, [-1], ""]
+    if bias is None:
+        constants.insert(0, None)
+    else:
+        inputs.append(ExternKernel.require_contiguous(ExternKernel.realize_input(bias)))
+    size = [left.get_size()[0], weight.get_size()[0]]
+    layout = FixedLayout(left.get_device(), left.get_dtype(), size)
+    return TensorBox.create(LinearUnary(layout, inputs, constants))
 
 
 def prefers_onednn() -> bool:
