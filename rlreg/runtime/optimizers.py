@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rlreg.errors import CheckpointError, ConfigError
+from rlreg.runtime.uncompiled import without_compiler
 
 if TYPE_CHECKING:
     from rlreg.components import CosineAnnealingScheduler, LinearScheduler, WarmupScheduler
@@ -206,9 +207,17 @@ class StepExtras(torch.optim.Optimizer):
             return self.step(closure)  # torch's own schedules have put themselves in front of it
         if self.clip_grad_norm is not None:
             nn.utils.clip_grad_norm_(parameters_in(self), self.clip_grad_norm)
-        loss = super().step(closure)
+        loss = without_compiler(super().step)(closure)
         self.advance()
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients."""
+        without_compiler(super().zero_grad)(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters, with settings of their own."""
+        without_compiler(super().add_param_group)(param_group)
 
     def advance(self) -> None:
         """Moves the schedule on by one update; for learners that do the step themselves."""
@@ -217,7 +226,7 @@ class StepExtras(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns torch's state and, where there is a schedule, its own."""
-        state = super().state_dict()
+        state: dict[str, Any] = without_compiler(super().state_dict)()
         if self._factory is not None:
             started = self._schedule is not None
             state["schedule"] = {
@@ -241,7 +250,7 @@ class StepExtras(torch.optim.Optimizer):
                 f"{'without' if schedule is None else 'with'} a learning-rate schedule, this "
                 f"config has {'none' if self._factory is None else repr(self._factory.type)}"
             )
-        super().load_state_dict(own)
+        without_compiler(super().load_state_dict)(own)
         if schedule is None:
             return
         if self.total_steps is None:

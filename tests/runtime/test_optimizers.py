@@ -308,3 +308,78 @@ def test_check_step_names_the_gradient(value, net):
         check_step("loss", torch.zeros(()), optimizer)
     with pytest.raises(NonFiniteError, match="loss is nan"):
         check_step("loss", torch.tensor(math.nan), optimizer)
+
+
+WITHOUT_COMPILER = """
+import sys
+import torch
+from torch import nn
+from rlreg.components import SGD, Adam, AdamW, CosineAnnealingScheduler, RMSprop
+from rlreg.runtime.optimizers import set_learning_rate
+from rlreg_impala.components import RMSpropTF
+
+FACTORIES = (SGD(momentum=0.9), Adam(), AdamW(weight_decay=0.1), RMSprop(), RMSpropTF())
+
+def bits(factory):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    make = lambda: factory.create(net.named_modules(), 1e-2)
+    optimizer = make()
+    set_learning_rate(optimizer, net[2].parameters(), 3e-2)
+    calls = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    inputs = torch.linspace(-1, 1, 15).view(5, 3)
+    for step in range(6):
+        if step == 3:  # as a checkpoint would
+            state = optimizer.state_dict()
+            optimizer.load_state_dict(state)
+        optimizer.zero_grad()
+        assert all(parameter.grad is None for parameter in net.parameters())
+        net(inputs).square().mean().backward()
+        optimizer.step()
+    assert calls == ["before", "after"] * 6, calls
+    assert torch.is_grad_enabled()
+    assert all(p.is_leaf and p.grad_fn is None for p in net.parameters())
+    return [p.detach().clone() for p in net.parameters()]
+
+plain = [bits(factory) for factory in FACTORIES]
+assert "torch._dynamo" not in sys.modules
+import torch._dynamo
+again = [bits(factory) for factory in FACTORIES]
+for one, other in zip(plain, again):
+    assert all(torch.equal(a, b) for a, b in zip(one, other))
+print("same")
+"""
+
+
+def test_stepping_imports_no_compiler_and_gives_the_same_bits_as_with_it(run_python):
+    pytest.importorskip("rlreg_impala")
+    assert run_python(WITHOUT_COMPILER, env={"OMP_NUM_THREADS": "1"}) == "same\n"
+
+
+TRAIN_AND_SAVE = """
+import sys
+import numpy as np
+import rlreg
+rng = np.random.default_rng(0)
+n = 64
+dataset = rlreg.TransitionDataset.from_arrays(
+    rng.standard_normal((n, 3), dtype=np.float32),
+    rng.uniform(-1, 1, (n, 2)).astype(np.float32),
+    rng.standard_normal(n, dtype=np.float32),
+    np.zeros(n, bool),
+    np.arange(n) % 8 == 7,
+)
+learnable = rlreg.create("iql", device="cpu", compile="off", batch_size=8)
+learnable.fit(dataset, 2, show_progress=False)
+learnable.save(PATH)
+rlreg.load(PATH, device="cpu").fit(dataset, 1, show_progress=False)
+print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules])
+"""
+
+
+def test_training_that_is_not_compiled_imports_no_compiler(run_python, tmp_path):
+    pytest.importorskip("rlreg_iql")
+    code = f"PATH = {str(tmp_path / 'iql.rlreg')!r}\n{TRAIN_AND_SAVE}"
+    assert run_python(code, env={"OMP_NUM_THREADS": "1"}) == "[]\n"
