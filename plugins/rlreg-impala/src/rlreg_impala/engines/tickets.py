@@ -49,6 +49,8 @@ class Ledger:
         self._held: dict[int, Ticket] = {}
         self._next_taken = 0
         self._last_ticket = [-1] * num_actors
+        # Counted along: with hundreds of actors, counting them anew took longer than an update.
+        self._loads = [0] * num_actors
         self.sequences = [0] * num_actors
 
     @property
@@ -74,7 +76,7 @@ class Ledger:
 
     def load(self, actor: int) -> int:
         """Returns how many tickets an actor has."""
-        return sum(ticket.actor == actor for ticket in self._working.values())
+        return self._loads[actor]
 
     def assign(self, version: int, able: Collection[int]) -> list[Ticket]:
         """Writes a ticket for every free slot, as long as an actor is able to take it."""
@@ -89,18 +91,20 @@ class Ledger:
             self.sequences[actor] += 1
             self._last_ticket[actor] = ticket.number
             self._working[ticket.slot] = ticket
+            self._loads[actor] += 1
             written.append(ticket)
         return written
 
     def _choose(self, able: Collection[int]) -> int:
         if self._deterministic:
             return self.next_number % self._num_actors
-        return min(able, key=lambda actor: (self.load(actor), self._last_ticket[actor]))
+        return min(able, key=lambda actor: (self._loads[actor], self._last_ticket[actor]))
 
     def arrive(self, slot: int) -> Ticket | None:
         """Books a finished fragment; ``None`` if nobody was working on the slot."""
         ticket = self._working.pop(slot, None)
         if ticket is not None:
+            self._loads[ticket.actor] -= 1
             self._ready.append(ticket)
         return ticket
 
@@ -137,6 +141,7 @@ class Ledger:
         lost = [ticket for ticket in self._working.values() if ticket.actor == actor]
         if lost:
             self.sequences[actor] = lost[0].sequence
+        self._loads[actor] = 0
         for ticket in lost:
             del self._working[ticket.slot]
             self._free.append(ticket.slot)
