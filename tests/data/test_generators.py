@@ -8,7 +8,7 @@ import pytest
 
 from rlreg.errors import DatasetError, MissingDatasetError, MissingExtraError, UnknownNameError
 from rlreg.runtime.data import load_dataset
-from rlreg.runtime.data.generate import RECIPES, generate, list_generators
+from rlreg.runtime.data.generate import RECIPES, generate, list_generators, write_recipe
 from rlreg.runtime.data.pendulum import PendulumController
 from rlreg.runtime.data.pointmaze import shortest_path
 
@@ -121,6 +121,20 @@ def test_any_number_of_steps_is_kept_exactly(n_steps):
     data = load_dataset(PENDULUM)
     assert len(data) == n_steps
     assert data.truncations.sum() == -(-n_steps // 200)
+
+
+def test_any_recipe_can_be_written_and_says_what_made_it(root):
+    folder = generate(PENDULUM, n_steps=300)
+    known = hashes(folder)
+    recipe = type(RECIPES[PENDULUM])(dataset_id="mine/pendulum-v3")
+    own = write_recipe(recipe, n_steps=300, made_by="make_it.py")
+    assert own == root / "mine" / "pendulum-v3"
+    data = load_dataset("mine/pendulum-v3")
+    assert data.content_hash() == load_dataset(PENDULUM).content_hash()
+    assert data.info.metadata["description"].endswith("Made by `make_it.py`, seed 0.")
+    assert hashes(folder) == known
+    with pytest.raises(DatasetError, match="mine/pendulum-v3 is already at"):
+        write_recipe(recipe, n_steps=300)
 
 
 def test_a_failed_run_leaves_nothing(root, monkeypatch):

@@ -418,6 +418,31 @@ def test_a_mapped_store_equals_the_resident_one_and_is_built_once(
     assert len(list((tmp_path / "cache" / "datasets").iterdir())) == 2
 
 
+def test_short_episodes_packed_together_are_those_packed_one_by_one(
+    write_minari, recognisable, plain_spaces, monkeypatch
+):
+    from rlreg.runtime.data import build
+
+    made = [recognisable(index, index % 4 + 1, terminated=index % 2 == 0) for index in range(9)]
+    made.append(recognisable(9, 5, observations=5))
+    name = write_minari(made, *plain_spaces)
+    packed = load_dataset(name)
+    made[3]["observations"][1, 1] = np.nan
+    made[3]["rewards"][2] = np.inf
+    made[7]["observations"][0, 0] = 1e30
+    faulty = write_minari(made, *plain_spaces, dataset_id="test/faulty-v0")
+    with pytest.raises(DatasetError, match="3 numbers are NaN") as caught:
+        load_dataset(faulty)
+    for rows in (1, 7):
+        monkeypatch.setattr(build, "_JOINED_ROWS", rows)
+        single = load_dataset(name)
+        assert single.content_hash() == packed.content_hash()
+        assert single.laws.to_json() == packed.laws.to_json()
+        with pytest.raises(DatasetError) as again:
+            load_dataset(faulty)
+        assert str(again.value) == str(caught.value)
+
+
 def test_a_changed_file_never_meets_an_old_store(write_minari, recognisable, plain_spaces, root):
     name = write_minari([recognisable(0, 4)], *plain_spaces)
     load_dataset(name, memory_map=True)

@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 from rlreg.errors import DatasetError
 from rlreg.runtime.data.dataset import DatasetInfo, Episodes, TransitionDataset
 from rlreg.runtime.data.laws import Ledger, compare
-from rlreg.runtime.data.store import Block, Layout, Store, StoreWriter, probe_sum
+from rlreg.runtime.data.store import Block, Layout, Store, StoreWriter, rows_within_budget
+from rlreg.runtime.data.sums import probe_sum
 from rlreg.runtime.spaces import ActionPlan, FlatteningPlan, Space
 
 # Numbers beyond this are finite, but their squares overflow float32 in the first loss.
 LARGEST_USABLE = 1e18
 _NUM_SHOWN = 5
+# Blocks of fewer rows are checked and packed together: a short episode costs as much as a long one.
+_JOINED_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,9 @@ class DatasetBuilder:
         layout = Layout.of(self.plan, self.action_plan)
         self.row_bytes = layout.row_bytes()
         self._writer = StoreWriter(layout, folder, capacity)
-        self._num_transitions = 0
+        self._most_rows = rows_within_budget(self.row_bytes, _JOINED_ROWS)
+        self._pending: list[tuple[Block, Place]] = []
+        self._num_pending = self._num_transitions = 0
         self._lengths: list[NDArray[Any]] = []
         self._offenders: list[str] = []
 
@@ -114,17 +119,31 @@ class DatasetBuilder:
         self._check_categories(block.actions, place)
         if self.options.clip_actions and not self.action_plan.is_discrete:
             block = self._clip(block)
-        self._check_finite("observations", block.observations, place)
-        self._check_finite("observations", block.extra, place.extra(block.breaks))
-        self._check_finite("actions", block.actions, place)
-        self._check_finite("rewards", block.rewards, place)
+        self.ledger.episodes += len(lengths)
+        self._lengths.append(np.asarray(lengths, dtype=np.int64))
+        if self._num_pending + len(block) > self._most_rows:
+            self._pack()
+        self._pending.append((block, place))
+        self._num_pending += len(block)
+
+    def _pack(self) -> None:
+        """Checks and packs the blocks that wait for it."""
+        if not self._pending:
+            return
+        block = Block.joined([block for block, _ in self._pending])
+        parts = (block.observations, block.extra, block.actions, block.rewards)
+        if not all(_is_usable(part) for part in parts):
+            for own, place in self._pending:
+                self._check_finite("observations", own.observations, place)
+                self._check_finite("observations", own.extra, place.extra(own.breaks))
+                self._check_finite("actions", own.actions, place)
+                self._check_finite("rewards", own.rewards, place)
         value, magnitude = probe_sum(block.observations, block.actions, self._num_transitions)
         self.ledger.probe += value
         self.ledger.probe_magnitude += magnitude
-        self.ledger.episodes += len(lengths)
-        self._lengths.append(np.asarray(lengths, dtype=np.int64))
         self._num_transitions += len(block)
         self._writer.append(block)
+        self._pending, self._num_pending = [], 0
 
     def finish_store(self) -> tuple[Store, NDArray[np.int64]]:
         """Closes the writing and returns the store and the lengths of its episodes.
@@ -132,6 +151,7 @@ class DatasetBuilder:
         Raises:
             DatasetError: Numbers are not finite, or there are no transitions.
         """
+        self._pack()
         if self._offenders and not self.options.allow_non_finite:
             shown = "; ".join(self._offenders[:_NUM_SHOWN])
             raise DatasetError(
@@ -185,10 +205,7 @@ class DatasetBuilder:
         )
 
     def _check_finite(self, what: str, values: NDArray[Any], place: Place) -> None:
-        if values.dtype.kind != "f" or values.size == 0:
-            return
-        # A NaN makes the maximum NaN and the comparison false: one pass in the usual case.
-        if float(np.abs(values).max()) <= LARGEST_USABLE:
+        if _is_usable(values):
             return
         flat = values.reshape(len(values), -1)
         bad = ~(np.abs(flat) <= LARGEST_USABLE)
@@ -216,6 +233,14 @@ class DatasetBuilder:
                 f"{actions[row].tolist()}, in episode {place.episodes[row]}, "
                 f"index {place.steps[row]}"
             )
+
+
+def _is_usable(values: NDArray[Any]) -> bool:
+    """Whether all numbers are finite, and their squares as well."""
+    if values.dtype.kind != "f" or values.size == 0:
+        return True
+    # A NaN makes both NaN and the comparisons false.
+    return bool(values.min() >= -LARGEST_USABLE and values.max() <= LARGEST_USABLE)
 
 
 def assemble(

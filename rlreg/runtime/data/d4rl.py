@@ -22,7 +22,7 @@ from rlreg.runtime.data.build import DatasetBuilder, LoadOptions
 from rlreg.runtime.data.cache import SourceFile, build_dataset
 from rlreg.runtime.data.dataset import DatasetInfo, References, TransitionDataset
 from rlreg.runtime.data.given_arrays import column, flags
-from rlreg.runtime.data.minari import import_h5py
+from rlreg.runtime.data.minari_hdf5 import import_h5py
 from rlreg.runtime.spaces import Space
 
 REQUIRED_KEYS = ("observations", "actions", "rewards", "terminals")

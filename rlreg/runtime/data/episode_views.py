@@ -67,9 +67,7 @@ class Episodes(Sequence[EpisodeView]):
         self.returns = self._sum_rewards(store) if returns is None else returns
 
     def _sum_rewards(self, store: Store) -> NDArray[np.float64]:
-        # Copies: a view of one column would keep its whole chunk.
-        chunks = [chunk["rewards"].cpu().numpy().astype(np.float64) for chunk in store.chunks()]
-        rewards = np.concatenate(chunks)
+        rewards = store.rewards().astype(np.float64)
         return np.asarray(np.add.reduceat(rewards, self.starts), dtype=np.float64)
 
     def on(self, store: Store) -> Episodes:

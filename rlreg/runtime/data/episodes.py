@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rlreg.errors import DatasetError, RlregError
 from rlreg.runtime.data.build import DatasetBuilder, Place
 from rlreg.runtime.data.store import Block
+from rlreg.runtime.space_values import NUMBER_KINDS
 
 SHORT_NOTE = "episodes with T observations where T + 1 belong; their last step is left out"
 MASKED_NOTE = "terminated episodes without a final observation; zeros stand in for it, masked"
@@ -104,6 +105,11 @@ def _flatten(builder: DatasetBuilder, raw: RawEpisode) -> tuple[NDArray[Any], ND
         actions = builder.action_plan.flatten(raw.actions)
     except RlregError as cause:
         raise DatasetError(f"{builder.name}: episode {raw.index}: {cause}") from cause
+    if raw.rewards.dtype.kind not in NUMBER_KINDS:
+        raise DatasetError(
+            f"{builder.name}: episode {raw.index}: rewards: expected numbers, got "
+            f"{raw.rewards.dtype}"
+        )
     for name, size in (
         ("actions", len(actions)),
         ("terminations", len(raw.terminations)),
@@ -128,11 +134,13 @@ def _account(builder: DatasetBuilder, raw: RawEpisode) -> None:
     ledger.steps += len(rewards)
     ledger.reward_sum += float(rewards.sum())
     ledger.reward_magnitude += float(np.abs(rewards).sum())
-    ledger.terminations += int(raw.terminations.sum())
+    ledger.terminations += int(np.count_nonzero(raw.terminations))
 
 
 def _leave_out(builder: DatasetBuilder, raw: RawEpisode, stop: int) -> None:
     ledger = builder.ledger
+    if stop == len(raw.rewards):
+        return
     ledger.left_out_steps += len(raw.rewards) - stop
     ledger.left_out_reward += float(finite(raw.rewards[stop:]).sum())
     ledger.left_out_terminations += int(raw.terminations[stop:].sum())
@@ -164,6 +172,8 @@ def _add(
 def finite(values: NDArray[Any]) -> NDArray[np.float64]:
     """Gives numbers as float64 with 0 in place of those that float32 cannot hold."""
     numbers = np.asarray(values, dtype=np.float64)
+    if numbers.size and np.abs(numbers).max() <= float(np.finfo(np.float32).max):
+        return numbers
     return np.where(np.abs(numbers) <= np.finfo(np.float32).max, numbers, 0.0)
 
 

@@ -87,6 +87,36 @@ def generate(
     if recipe is None:
         hint = did_you_mean(dataset_id, RECIPES) or f"there are {', '.join(sorted(RECIPES))}"
         raise UnknownNameError(f"rlreg has no data set {dataset_id!r} to generate; {hint}")
+    return write_recipe(recipe, n_steps=n_steps, seed=seed, progress=progress, overwrite=overwrite)
+
+
+def write_recipe(
+    recipe: Recipe,
+    *,
+    n_steps: int | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    overwrite: bool = False,
+    made_by: str = "rlreg data generate",
+) -> Path:
+    """Plays a recipe, one of rlreg's or another one, and puts its data set into the Minari root.
+
+    Args:
+        recipe: Plays the episodes.
+        n_steps: Number of steps; the recipe's default if None.
+        seed: Seed of everything random; equal seeds give equal files.
+        progress: Called with steps done and steps in all, from time to time.
+        overwrite: Replace a data set of that id.
+        made_by: The command that the data set's description names.
+
+    Returns:
+        The folder of the data set.
+
+    Raises:
+        MissingExtraError: The environment is not installed.
+        DatasetError: The data set is there already, or cannot be written.
+    """
+    dataset_id = recipe.dataset_id
     total = recipe.default_steps if n_steps is None else n_steps
     if total < 1:
         raise DatasetError(f"{dataset_id}: n_steps = {total}: expected at least 1")
@@ -100,7 +130,7 @@ def generate(
     except OSError as cause:
         raise DatasetError(f"{dataset_id}: {minari_root()} cannot be written: {cause}") from cause
     try:
-        _write(recipe, building / "new" / "data", total, seed, progress or _ignore)
+        _write(recipe, building / "new" / "data", total, seed, progress or _ignore, made_by)
         _move(building, target, overwrite=overwrite)
     except OSError as cause:
         raise DatasetError(f"{dataset_id} could not be written to {target}: {cause}") from cause
@@ -130,6 +160,7 @@ def _write(
     total: int,
     seed: int,
     progress: Callable[[int, int], None],
+    made_by: str,
 ) -> None:
     """Plays the recipe into a new Minari storage."""
     storage = _new_storage(recipe, folder)
@@ -147,7 +178,7 @@ def _write(
         progress(done, total)
     if waiting:
         _flush(storage, waiting, len(returns) - len(waiting))
-    storage.update_metadata(_metadata(recipe, seed, float(np.mean(returns))))
+    storage.update_metadata(_metadata(recipe, seed, float(np.mean(returns)), made_by))
 
 
 def _new_storage(recipe: Recipe, folder: Path) -> Any:
@@ -188,7 +219,7 @@ def _flush(storage: Any, episodes: list[CollectedEpisode], first: int) -> None:
     storage.update_episode_metadata(kinds, range(first, first + len(episodes)))
 
 
-def _metadata(recipe: Recipe, seed: int, behavior: float) -> dict[str, object]:
+def _metadata(recipe: Recipe, seed: int, behavior: float, made_by: str) -> dict[str, object]:
     from minari import __version__ as minari_version
 
     scores = recipe.scores(seed)
@@ -198,7 +229,7 @@ def _metadata(recipe: Recipe, seed: int, behavior: float) -> dict[str, object]:
         "minari_version": minari_version,
         "author": {"rlreg"},
         "algorithm_name": recipe.algorithm,
-        "description": f"{recipe.summary}. Made by `rlreg data generate`, seed {seed}.",
+        "description": f"{recipe.summary}. Made by `{made_by}`, seed {seed}.",
         "requirements": list(recipe.requirements),
         "ref_min_score": scores.random,
         "ref_max_score": scores.controller,

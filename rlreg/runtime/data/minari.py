@@ -9,7 +9,6 @@ batches and loses the last step of an episode that has T observations.
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +19,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from numpy.typing import NDArray
 
 from rlreg.errors import DatasetError, MissingExtraError, RlregError
 from rlreg.runtime.data.build import DatasetBuilder, LoadOptions
 from rlreg.runtime.data.cache import SourceFile, build_dataset
 from rlreg.runtime.data.dataset import DatasetInfo, References, TransitionDataset
 from rlreg.runtime.data.episodes import RawEpisode, add_episode
+from rlreg.runtime.data.minari_hdf5 import after_steps, decode_images, read_hdf5_episodes
 from rlreg.runtime.spaces import Space, space_from_json
 
 _HDF5_NAME = "main_data.hdf5"
@@ -163,11 +162,22 @@ class MinariFile:
     def episodes(self, *, with_success: bool = False) -> Iterator[RawEpisode]:
         """Reads one episode after the other.
 
+        Args:
+            with_success: Read from the infos after which steps the state was a success.
+
         Raises:
             DatasetError: An episode is missing or damaged.
         """
-        read = self._hdf5_episodes if self.data_format == "hdf5" else self._arrow_episodes
-        return read(with_success)
+        if self.data_format != "hdf5":
+            return self._arrow_episodes(with_success)
+        return read_hdf5_episodes(
+            self.folder / _HDF5_NAME,
+            self.name,
+            self.num_episodes,
+            self.observation_space,
+            self.action_space,
+            with_success=with_success,
+        )
 
     def _space(self, key: str) -> Space:
         text: Any = self.metadata.get(key)
@@ -190,42 +200,6 @@ class MinariFile:
             return space_from_json(data)
         except RlregError as cause:
             raise DatasetError(f"{self.name}: {key}: {cause}") from cause
-
-    # ------------------------------------------------------------------------------------------
-    # HDF5
-
-    def _hdf5_episodes(self, with_success: bool) -> Iterator[RawEpisode]:
-        h5py = import_h5py()
-        path = self.folder / _HDF5_NAME
-        try:
-            file = h5py.File(path, "r")
-        except OSError as cause:
-            raise DatasetError(f"{path}: not a readable HDF5 file: {cause}") from cause
-        with file:
-            for index in range(self.num_episodes):
-                try:
-                    yield self._hdf5_episode(file[f"episode_{index}"], index, with_success)
-                except (KeyError, OSError, ValueError) as cause:
-                    raise DatasetError(
-                        f"{self.name}: episode {index} is missing or damaged: {cause}"
-                    ) from cause
-
-    def _hdf5_episode(self, group: Any, index: int, with_success: bool) -> RawEpisode:
-        rewards = _hdf5_array(group, "rewards")
-        success = None
-        if with_success and "infos" in group and "success" in group["infos"]:
-            success = _after_steps(group["infos"]["success"][()], len(rewards))
-        kind = group.attrs.get("kind", "")
-        return RawEpisode(
-            index,
-            _read_hdf5(group, "observations", self.observation_space),
-            _read_hdf5(group, "actions", self.action_space),
-            rewards.reshape(-1),
-            _hdf5_array(group, "terminations").astype(np.bool_).reshape(-1),
-            _hdf5_array(group, "truncations").astype(np.bool_).reshape(-1),
-            success=success,
-            kind=kind if isinstance(kind, str) else "",
-        )
 
     # -----------------------------------------------------------------------------------------
     # Arrow
@@ -260,7 +234,7 @@ class MinariFile:
         success = None
         if with_infos and columns["infos"].type.get_field_index("success") >= 0:
             given = columns["infos"].field("success").to_numpy(zero_copy_only=False)
-            success = _after_steps(given.astype(np.bool_), steps)
+            success = after_steps(given.astype(np.bool_), steps)
         actions = _read_arrow(columns["actions"], self.action_space)
         flags = {
             name: columns[name].to_numpy(zero_copy_only=False)[:steps].astype(np.bool_)
@@ -303,35 +277,6 @@ def env_spec_from_json(text: str) -> EnvSpec | None:
         return None
 
 
-def _read_hdf5(group: Any, name: str, space: Space) -> object:
-    if isinstance(space, spaces.Dict):
-        # In the order of the space: the file's own order is alphabetical.
-        parts = group[name]
-        return {key: _read_hdf5(parts, str(key), part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        members, parts = enumerate(space.spaces), group[name]
-        return tuple(_read_hdf5(parts, f"_index_{index}", part) for index, part in members)
-    shape = tuple(space.shape or ())
-    is_image = isinstance(space, spaces.Box) and len(shape) > 1
-    if is_image and (node := group[name]).ndim != len(shape) + 1:
-        return _decode_images([bytes(np.asarray(frame)) for frame in node[()]], shape)
-    return _hdf5_array(group, name)
-
-
-def _hdf5_array(group: Any, name: str) -> NDArray[Any]:
-    """Reads a whole array, past h5py's own objects: in short episodes these cost the most."""
-    from h5py import h5d, h5s
-
-    try:
-        node = h5d.open(group.id, name.encode())
-    except (KeyError, ValueError, TypeError) as cause:
-        raise KeyError(f"no array {name!r} in {group.name}") from cause
-    values = np.empty(node.shape, node.dtype)
-    if values.size:
-        node.read(h5s.ALL, h5s.ALL, values)
-    return values
-
-
 def _read_arrow(column: Any, space: Space) -> object:
     if isinstance(space, spaces.Dict):
         names = space.spaces.items()
@@ -341,29 +286,11 @@ def _read_arrow(column: Any, space: Space) -> object:
         return tuple(_read_arrow(column.field(str(index)), part) for index, part in parts)
     shape = tuple(space.shape or ())
     if str(column.type) in {"binary", "large_binary"}:
-        return _decode_images(column.to_pylist(), shape)
+        return decode_images(column.to_pylist(), shape)
     if hasattr(column, "flatten") and hasattr(column.type, "value_type"):
         flat = column.flatten().to_numpy(zero_copy_only=False)
         return flat.reshape(len(column), *shape)
     return column.to_numpy(zero_copy_only=False)
-
-
-def _decode_images(frames: Sequence[bytes | None], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    try:
-        from PIL import Image
-    except ImportError as cause:  # pragma: no cover - minari[hdf5] brings pillow
-        raise MissingExtraError("JPEG frames need pillow: pip install pillow") from cause
-    result = np.zeros((len(frames), *shape), dtype=np.uint8)
-    for row, frame in enumerate(frames):
-        if frame is not None:
-            result[row] = np.asarray(Image.open(io.BytesIO(frame)))
-    return result
-
-
-def _after_steps(success: NDArray[Any], steps: int) -> NDArray[np.bool_]:
-    """Success after each step: infos with T + 1 entries start with the reset's."""
-    flat = np.asarray(success).reshape(len(success), -1)[:, 0].astype(np.bool_)
-    return flat[len(flat) - steps :] if len(flat) >= steps else np.zeros(steps, np.bool_)
 
 
 def _one_chunk(column: Any) -> Any:
@@ -379,15 +306,6 @@ def _first(values: object, steps: int) -> object:
     if isinstance(values, tuple):
         return tuple(_first(part, steps) for part in values)
     return np.asarray(values)[:steps]
-
-
-def import_h5py() -> Any:
-    """Imports h5py, or says how to get it."""
-    try:
-        import h5py
-    except ImportError as cause:
-        raise MissingExtraError("HDF5 data need h5py: pip install 'rlreg[train]'") from cause
-    return h5py
 
 
 def _import_arrow() -> Any:

@@ -9,9 +9,10 @@ is made.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from rlreg.errors import DatasetError
 from rlreg.runtime.data.laws import StoreCount
+from rlreg.runtime.data.sums import finite_sum, num_broken, num_different, probe_sum
 from rlreg.runtime.spaces import ActionPlan, FlatteningPlan
 
 Batch: TypeAlias = dict[str, Tensor]
@@ -31,8 +33,6 @@ _LARGEST_CATEGORY = 2**24
 _CHUNK = 65_536
 # Checks make float64 copies, several at a time: what is handled at once costs some ten times this.
 _CHUNK_BYTES = 2**22
-_PROBED_COMPONENTS = 64
-_PROBE_PERIOD = 97
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,14 @@ class Block:
     def __len__(self) -> int:
         return len(self.rewards)
 
+    @classmethod
+    def joined(cls, blocks: Sequence[Block]) -> Block:
+        """Puts consecutive blocks one after the other."""
+        if len(blocks) == 1:
+            return blocks[0]
+        names = [item.name for item in fields(cls)]
+        return cls(*(np.concatenate([getattr(block, name) for block in blocks]) for name in names))
+
 
 class StoreWriter:
     """Collects blocks into a store, in memory or in files that are later mapped.
@@ -145,22 +153,21 @@ class StoreWriter:
         layout, size = self._layout, len(block)
         breaks = block.breaks
         local = np.arange(size) + np.cumsum(breaks) - breaks  # [n] row of each transition
+        after = local[breaks] + 1  # [k] rows of the final observations
         total = size + len(block.extra)
-        numbers = np.zeros((total, layout.width), dtype=np.float32)
+        numbers = self._sinks["numbers"].reserve(total)
         head, tail = layout.head, layout.head + layout.action_size
         numbers[local, head:tail] = block.actions.reshape(size, layout.action_size)
         columns = (block.rewards, block.terminations, block.truncations, block.intervals)
-        for offset, column in enumerate(columns):
-            numbers[local, tail + offset] = column
-        after = local[breaks] + 1  # [k] rows of the final observations
+        numbers[local, tail:] = np.stack(columns, axis=1, dtype=np.float32, casting="unsafe")
+        numbers[after, head:] = 0.0
         components = layout.observation_size
-        pixels = np.zeros((total, components), dtype=np.uint8) if layout.is_image else numbers
+        pixels = self._sinks["images"].reserve(total) if layout.is_image else numbers
         pixels[local, :components] = block.observations.reshape(size, components)
         pixels[after, :components] = block.extra.reshape(len(block.extra), components)
-        self._sinks["numbers"].append(numbers)
-        self._sinks["rows"].append(local + self._num_rows)
-        if layout.is_image:
-            self._sinks["images"].append(pixels)
+        self._sinks["rows"].reserve(total - len(after))[:] = local + self._num_rows
+        for sink in self._sinks.values():
+            sink.commit()
         self._num_rows += total
 
     def finish(self) -> Store:
@@ -175,19 +182,23 @@ class StoreWriter:
 
 
 class _MemorySink:
+    """Rows in memory: lends the next ones to be filled, every number of them."""
+
     def __init__(self, shape: tuple[int, ...], dtype: type[Any], capacity: int) -> None:
         self._array = np.empty((max(capacity, 1024), *shape), dtype=dtype)
-        self._size = 0
+        self._size = self._end = 0
 
-    def append(self, values: NDArray[Any]) -> None:
-        end = self._size + len(values)
-        if end > len(self._array):
-            rows = max(end, len(self._array) * 3 // 2)
+    def reserve(self, count: int) -> NDArray[Any]:
+        self._end = self._size + count
+        if self._end > len(self._array):
+            rows = max(self._end, len(self._array) * 3 // 2)
             grown = np.empty((rows, *self._array.shape[1:]), dtype=self._array.dtype)
             grown[: self._size] = self._array[: self._size]
             self._array = grown
-        self._array[self._size : end] = values
-        self._size = end
+        return self._array[self._size : self._end]
+
+    def commit(self) -> None:
+        self._size = self._end
 
     def finish(self) -> Tensor:
         return torch.from_numpy(self._array[: self._size])
@@ -197,12 +208,21 @@ class _MemorySink:
 
 
 class _FileSink:
+    """The same on the way into a file."""
+
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: type[Any]) -> None:
         self._path, self._shape, self._dtype = path, shape, np.dtype(dtype)
         self._file: IO[bytes] = path.open("wb")
+        self._rows = np.empty((0, *shape), dtype=dtype)
 
-    def append(self, values: NDArray[Any]) -> None:
-        self._file.write(np.ascontiguousarray(values, dtype=self._dtype).tobytes())
+    def reserve(self, count: int) -> NDArray[Any]:
+        if len(self._rows) < count:
+            self._rows = np.empty((count, *self._shape), dtype=self._dtype)
+        self._pending = self._rows[:count]
+        return self._pending
+
+    def commit(self) -> None:
+        self._file.write(self._pending.data)
 
     def finish(self) -> Tensor:
         self._file.close()
@@ -280,6 +300,12 @@ class Store:
             "intervals": block[:, tail + 3],
         }
 
+    def rewards(self) -> NDArray[np.float32]:
+        """Returns the rewards of all transitions, ``[N]``, a copy."""
+        column = self.numbers[:, self.layout.head + self.layout.action_size]
+        rewards: NDArray[np.float32] = column.cpu().numpy()[self.rows.cpu().numpy()]
+        return rewards
+
     def chunks(
         self, size: int = _CHUNK, start: int = 0, stop: int | None = None
     ) -> Iterator[Batch]:
@@ -291,56 +317,45 @@ class Store:
 
     def count(self) -> StoreCount:
         """Counts what the laws compare, through the path that training samples from."""
+        with _one_thread():
+            return self._count()
+
+    def _count(self) -> StoreCount:
         reward_sum = probe = 0.0
         terminations = broken = first = 0
         last: NDArray[Any] | None = None
         for batch in self.chunks():
             arrays = {name: tensor.cpu().numpy() for name, tensor in batch.items()}
-            rewards = arrays["rewards"].astype(np.float64)
-            reward_sum += float(rewards[np.isfinite(rewards)].sum())
-            terminations += int(arrays["terminations"].sum())
+            reward_sum += finite_sum(arrays["rewards"])
+            terminations += int(np.count_nonzero(arrays["terminations"]))
             probe += probe_sum(arrays["observations"], arrays["actions"], first)[0]
             ends = (arrays["terminations"] + arrays["truncations"]) > 0
-            inside = ~ends[:-1]
             following, own = arrays["next_observations"], arrays["observations"]
-            broken += _num_different(following[:-1][inside], own[1:][inside])
+            broken += num_broken(following[:-1], own[1:], ends[:-1])
             if last is not None:
-                broken += _num_different(last, own[:1])
+                broken += num_different(last, own[:1])
             last = None if ends[-1] else following[-1:].copy()
-            first += len(rewards)
+            first += len(ends)
         return StoreCount(len(self), reward_sum, terminations, probe, broken)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keeps torch on one thread: for small pieces, waiting for the others costs more than it saves.
+
+    On a busy machine it costs a time slice for each piece, which is most of a load.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def rows_within_budget(row_bytes: int, most: int) -> int:
     """Says how many rows to handle at once, so that wide rows do not mean large temporaries."""
     return max(1, min(most, _CHUNK_BYTES // row_bytes))
-
-
-def probe_sum(observations: NDArray[Any], actions: NDArray[Any], first: int) -> tuple[float, float]:
-    """Sums components of transitions weighted by their position, and the magnitude of that sum.
-
-    About 64 components of an observation take part, so that images cost little. Numbers that are
-    not finite count as 0.
-    """
-    size = len(observations)
-    flat = observations.reshape(size, -1)
-    step = max(1, flat.shape[1] // _PROBED_COMPONENTS)
-    weights = np.arange(first, first + size) % _PROBE_PERIOD + 1.0
-    value = magnitude = 0.0
-    for given in (flat[:, ::step], actions.reshape(size, -1)):
-        columns = given
-        sizes = np.abs(columns).sum(axis=1, dtype=np.float64)  # [n]
-        if not np.isfinite(sizes).all():
-            columns = np.where(np.isfinite(given), given, 0)
-            sizes = np.abs(columns).sum(axis=1, dtype=np.float64)
-        value += float(columns.sum(axis=1, dtype=np.float64) @ weights)
-        magnitude += float(sizes @ weights)
-    return value, magnitude
-
-
-def _num_different(a: NDArray[Any], b: NDArray[Any]) -> int:
-    same = (a == b) | ((a != a) & (b != b))  # NaN equals NaN where NaN was let in
-    return int((~same.reshape(len(a), -1).all(axis=1)).sum()) if len(a) else 0
 
 
 def _windows(rows: Tensor, head: int) -> Tensor:
