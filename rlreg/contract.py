@@ -63,6 +63,9 @@ def check_member(cls: Any, *, is_alone: bool = True) -> type[OpenUnion]:
     if issubclass(cls, LearnableConfig):
         _check_learnable(cls)
     check_fields(cls, OpenUnion, ComponentConfig)
+    for name in {field for pair in cls.ordered_fields for field in pair}:
+        if name not in cls.model_fields:
+            raise RegistrationError(f"{cls.__name__}.ordered_fields: there is no field {name!r}")
     check_default(cls, is_final=is_alone)
     check_searches(cls, _names_a_kind)
     return cls
@@ -182,7 +185,8 @@ def _check_settings(cls: type[StrictModel], base: type[StrictModel]) -> None:
         for name in getattr(decorators, group):
             raise RegistrationError(
                 f"{cls.__name__}.{name}: a validator has no form in JSON Schema; state ranges in "
-                "Field(), and report relations between fields in create() as a ConfigError"
+                "Field(), an order of two fields in ordered_fields, and report other relations in "
+                "create() as a ConfigError"
             )
     for group in ("field_serializers", "model_serializers", "computed_fields"):
         for name in getattr(decorators, group):

@@ -10,6 +10,7 @@ from rlreg.config import LearnableConfig
 from rlreg.device import DeviceSpec
 from rlreg.errors import ConfigError, explain_missing
 from rlreg.open_union import validate
+from rlreg.problems import order_problems
 from rlreg.registry import require_registered, resolve
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ def create(
         MissingExtraError: If the half of rlreg that computes is not installed.
     """
     settled = settle(config, overrides)
+    misordered = order_problems(settled)
+    if misordered:
+        raise ConfigError(misordered)
     DeviceSpec.parse(device)
     try:
         learnable = settled.create(device)

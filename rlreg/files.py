@@ -27,6 +27,7 @@ from rlreg.errors import (
 from rlreg.migrations import Migration, migrate
 from rlreg.open_union import validate
 from rlreg.overrides import Origin, Override, Settings, apply_overrides, parse_override, plain
+from rlreg.problems import order_problems
 from rlreg.run_config import RunConfig
 from rlreg.yaml_reader import KeyPath, Position
 from rlreg.yaml_text import commented_yaml, dump_yaml
@@ -126,6 +127,8 @@ def collect(
     else:
         settings.data = {"type": document.data["type"]}
     if preset is not None:
+        if not isinstance(preset, str):
+            raise ConfigError(f"preset: expected its name, got {preset!r}")
         _add_preset(settings, preset)
     settings.add_document(document)
     settings.add_overrides(overrides)
@@ -139,13 +142,14 @@ def settle_settings(settings: Settings) -> LearnableConfig | RunConfig:
         ConfigError: With everything that is wrong, each at its place.
     """
     _refuse_other_versions(settings)
-    problems: list[Problem] = []
     config: LearnableConfig | RunConfig | None = None
     try:
         config = validate(settings.root, settings.data)
+        found = order_problems(config)
     except ConfigError as error:
-        located = [settings.locate(_with_cause(settings, item)) for item in error.problems]
-        problems = [problem for _, problem in sorted(located, key=lambda item: item[0])]
+        found = [_with_cause(settings, item) for item in error.problems]
+    located = [settings.locate(item) for item in found]
+    problems = [problem for _, problem in sorted(located, key=lambda item: item[0])]
     problems += settings.problems
     if config is None or problems:
         raise ConfigError(problems)

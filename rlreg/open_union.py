@@ -89,6 +89,12 @@ class OpenUnion(StrictModel):
     """Base of learnables and components: a model chosen by its ``type`` tag."""
 
     kind: ClassVar[str] = ""
+    ordered_fields: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Pairs of fields of which the first must not be above the second, where both are given.
+
+    JSON Schema has no word for it: say so in the descriptions of both.
+    """
+
     if TYPE_CHECKING:  # checkers see the fields of each config as parameters, the tag as optional
         type: str = ""
     else:

@@ -49,6 +49,8 @@ def parse_override(text: str, *, flag: str = "--set") -> Override:
     Raises:
         ConfigError: If the path or the value cannot be parsed.
     """
+    if not isinstance(text, str):
+        raise ConfigError(f'overrides: expected "key.path=value", got {text!r}')
     origin = f"{flag} {text}"
     key, equals, value = text.partition("=")
     if not equals:
@@ -273,10 +275,16 @@ class Settings:
                 self.place((*path, key), value, origin)
 
     def add_overrides(self, overrides: Iterable[str | Override]) -> None:
-        """Adds what the command line sets, in its order; faults are kept in ``problems``."""
+        """Adds what the command line sets, in its order; faults are kept in ``problems``.
+
+        Raises:
+            ConfigError: If there are no overrides in what was given.
+        """
+        if isinstance(overrides, str) or not isinstance(overrides, Iterable):
+            raise ConfigError(f'overrides: expected a list of "key.path=value", got {overrides!r}')
         for index, item in enumerate(overrides):
             try:
-                override = parse_override(item) if isinstance(item, str) else item
+                override = item if isinstance(item, Override) else parse_override(item)
             except ConfigError as error:
                 self.problems += error.problems
                 continue

@@ -54,6 +54,40 @@ def problems_of(error: ValidationError, cls: type[Any], data: Any) -> list[Probl
     return problems
 
 
+def order_problems(config: Any, path: tuple[str | int, ...] = ()) -> list[Problem]:
+    """Lists pairs of fields that stand in the wrong order, in a config and all its parts.
+
+    A schema cannot say that one field must not be above another, and what validates accepts what
+    the schema accepts; so this is looked at afterwards, before anything is made of a config.
+
+    Args:
+        config: A validated config, or a part of one.
+        path: Where it stands in the document.
+    """
+    if isinstance(config, list | tuple):
+        parts: Iterable[tuple[str | int, Any]] = enumerate(config)
+    elif isinstance(config, BaseModel):
+        parts = config.__dict__.items()
+    else:
+        return []
+    problems = []
+    for below, above in getattr(config, "ordered_fields", ()):
+        low, high = getattr(config, below), getattr(config, above)
+        if low is not None and high is not None and _is_above(low, high):
+            message = f"must not be above {above} = {_REPR.repr(high)}"
+            problems.append(Problem((*path, below), message, _REPR.repr(low)))
+    for key, part in parts:
+        problems += order_problems(part, (*path, key))
+    return problems
+
+
+def _is_above(low: Any, high: Any) -> bool:
+    """Whether a number is above another, or any of a row above its partner."""
+    if isinstance(low, tuple) and isinstance(high, tuple):
+        return any(a > b for a, b in zip(low, high, strict=False))
+    return bool(low > high)
+
+
 def _path(loc: Iterable[str | int]) -> tuple[str | int, ...]:
     # Parts in angle brackets are the tags of rlreg's own unions of file forms, not keys.
     return tuple(part for part in loc if not (isinstance(part, str) and part.startswith("<")))

@@ -5,7 +5,7 @@ Tags, field names and defaults are d3rlpy's (2.8) where it has the scaler, in fl
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -30,12 +30,15 @@ class PixelObservationScaler(ObservationScaler):
 class MinMaxObservationScaler(ObservationScaler):
     """Maps each column of the data to [-1, 1]; a constant column to 0."""
 
+    ordered_fields: ClassVar[tuple[tuple[str, str], ...]] = (("minimum", "maximum"),)
     type: Literal["min_max"] = "min_max"
     minimum: Row | None = Field(
-        None, description="Lowest value by column; null fits it. Default: d3rlpy."
+        None,
+        description="Lowest value by column, not above maximum; null fits it. Default: d3rlpy.",
     )
     maximum: Row | None = Field(
-        None, description="Highest value by column; null fits it. Default: d3rlpy."
+        None,
+        description="Highest value by column, not below minimum; null fits it. Default: d3rlpy.",
     )
 
     def create(self) -> Any:
@@ -65,12 +68,14 @@ class StandardObservationScaler(ObservationScaler):
 class MinMaxActionScaler(ActionScaler):
     """Maps each action dimension to [-1, 1], by the bounds of the space where it has them."""
 
+    ordered_fields: ClassVar[tuple[tuple[str, str], ...]] = (("minimum", "maximum"),)
     type: Literal["min_max"] = "min_max"
     minimum: Row | None = Field(
-        None, description="Lowest action; null takes the space's. Default: ours."
+        None, description="Lowest action, not above maximum; null takes the space's. Default: ours."
     )
     maximum: Row | None = Field(
-        None, description="Highest action; null takes the space's. Default: ours."
+        None,
+        description="Highest action, not below minimum; null takes the space's. Default: ours.",
     )
 
     def create(self) -> Any:
@@ -101,9 +106,14 @@ class MultiplyRewardScaler(RewardScaler):
 class ClipRewardScaler(RewardScaler):
     """Clips rewards, then multiplies them."""
 
+    ordered_fields: ClassVar[tuple[tuple[str, str], ...]] = (("low", "high"),)
     type: Literal["clip"] = "clip"
-    low: Finite | None = Field(None, description="Lowest reward; null for none. Default: d3rlpy.")
-    high: Finite | None = Field(None, description="Highest reward; null for none. Default: d3rlpy.")
+    low: Finite | None = Field(
+        None, description="Lowest reward, not above high; null for none. Default: d3rlpy."
+    )
+    high: Finite | None = Field(
+        None, description="Highest reward, not below low; null for none. Default: d3rlpy."
+    )
     multiplier: float = _MULTIPLIER
 
     def create(self) -> Any:
@@ -116,12 +126,13 @@ class ClipRewardScaler(RewardScaler):
 class MinMaxRewardScaler(RewardScaler):
     """Maps the rewards of the data to [0, multiplier]."""
 
+    ordered_fields: ClassVar[tuple[tuple[str, str], ...]] = (("minimum", "maximum"),)
     type: Literal["min_max"] = "min_max"
     minimum: Finite | None = Field(
-        None, description="Lowest reward; null fits it. Default: d3rlpy."
+        None, description="Lowest reward, not above maximum; null fits it. Default: d3rlpy."
     )
     maximum: Finite | None = Field(
-        None, description="Highest reward; null fits it. Default: d3rlpy."
+        None, description="Highest reward, not below minimum; null fits it. Default: d3rlpy."
     )
     multiplier: float = _MULTIPLIER
 

@@ -217,3 +217,10 @@ def test_component_without_a_kind_is_refused():
 
     with pytest.raises(RegistrationError, match="derive from a kind"):
         rlreg.register_component(Loose)
+
+
+def test_an_order_of_fields_that_are_not_there_is_refused():
+    namespace = {"ordered_fields": (("low", "hihg"),), "low": 0.0, "high": 1.0}
+    fields = {"low": float, "high": float}
+    with pytest.raises(RegistrationError, match=r"Probe.ordered_fields: there is no field 'hihg'"):
+        rlreg.register_learnable(learnable(namespace, ordered_fields=ClassVar[Any], **fields))

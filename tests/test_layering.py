@@ -11,7 +11,7 @@ pytestmark = pytest.mark.light
 
 CORE = Path(__file__).parent.parent / "rlreg"
 LAYERS = [
-    {"errors", "atomic_file"},
+    {"errors", "atomic_file", "parent_process"},
     {"strictness", "device", "blocking", "migrations", "search"},
     {"yaml_reader", "distributions", "hooks"},
     {"entry_points", "names"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlreg.cli.output import echo_json, echo_table, json_option, note
+from rlreg.parent_process import ParentProcess
 
 if TYPE_CHECKING:
     from rlreg.run_config import RunConfig
@@ -32,13 +32,11 @@ class SignalFlag:
 
     def __init__(self) -> None:
         self.number = 0
-        # Taken away, so that what an environment starts in turn does not take us for its parent.
-        parent = os.environ.pop("RLREG_PARENT_PID", "")
-        self._parent = int(parent) if parent.isdecimal() else None
+        self._parent = ParentProcess()
 
     def __call__(self) -> bool:
         """Whether training should stop."""
-        if self._parent is not None and not self.number and os.getppid() != self._parent:
+        if not self.number and self._parent.is_gone:
             self.number = signal.SIGTERM
             note("the process that started this seed is gone: saving a checkpoint")
         return bool(self.number)

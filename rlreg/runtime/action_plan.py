@@ -69,6 +69,15 @@ class ActionPlan:
         return math.prod(self.shape)
 
     @property
+    def takes_scaler(self) -> bool:
+        """Whether actions are brought to [-1, 1] on their way in and back on their way out.
+
+        A plan with a unit of its own for continuous actions says no; nobody asks the space for
+        finite bounds then.
+        """
+        return not self.is_discrete
+
+    @property
     def category_counts(self) -> tuple[int, ...]:
         """Number of categories of each column of a discrete action; empty for a Box."""
         if isinstance(self.space, spaces.Discrete):

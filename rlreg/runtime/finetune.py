@@ -111,6 +111,8 @@ class OnlineFitter:
 
     def _prepare(self, buffer: ReplayBuffer | None) -> ReplayBuffer:
         learnable, env = self.learnable, self.env
+        if buffer is not None and not isinstance(buffer, ReplayBuffer):
+            raise ConfigError(f"buffer: expected a ReplayBuffer or None, got {buffer!r}")
         if buffer is not None and buffer.dataset is not None:
             learnable.build_with_dataset(buffer.dataset)
         else:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlreg.errors import DatasetError
-from rlreg.runtime.arguments import whole_number
+from rlreg.runtime.arguments import functions, metrics_logger, named_functions, whole_number
 from rlreg.runtime.batch import Batch, check_batch
 from rlreg.runtime.learnable import Learnable
 from rlreg.runtime.predicting import not_written
@@ -211,7 +211,8 @@ class OfflineLearnable(Learnable):
         ``set_total_steps`` was called.
 
         Raises:
-            ConfigError: If ``n_steps`` or ``n_steps_per_epoch`` is no whole number >= 1.
+            ConfigError: If ``n_steps`` or ``n_steps_per_epoch`` is no whole number >= 1, or
+                evaluators, callbacks or the logger are none.
             DatasetError: If ``dataset`` is none.
             NonFiniteError: If an update met NaN or inf, or a loss of the epoch is not finite.
             LearnerError: If what ``update`` returns is no mapping of numbers, always with the same
@@ -219,6 +220,8 @@ class OfflineLearnable(Learnable):
         """
         n_steps = whole_number("n_steps", n_steps)
         n_steps_per_epoch = whole_number("n_steps_per_epoch", n_steps_per_epoch)
+        judges = named_functions("evaluators", evaluators)
+        called, logger = functions("callbacks", callbacks), metrics_logger("logger", logger)
         if not all(hasattr(dataset, name) for name in ("observation_space", "sample", "to")):
             raise DatasetError(
                 "expected a TransitionDataset (rlreg.load_dataset makes one), got a "
@@ -229,9 +232,7 @@ class OfflineLearnable(Learnable):
             self.set_total_steps(self.grad_step + n_steps)
         resident = dataset.to(self.device)
         self.settle_compile(resident, n_steps)
-        return self._epochs(
-            resident, n_steps, n_steps_per_epoch, evaluators or {}, callbacks, logger
-        )
+        return self._epochs(resident, n_steps, n_steps_per_epoch, judges, called, logger)
 
     def _epochs(
         self,
@@ -314,13 +315,15 @@ class OfflineLearnable(Learnable):
             Epoch (from 1) and metrics of each epoch.
 
         Raises:
-            ConfigError: If a number is out of range, or a scaler was never fitted.
+            ConfigError: If a number is out of range, another argument is none of its kind, or a
+                scaler was never fitted.
             EnvironmentSpecError: If the environment has other spaces than the learnable.
             NonFiniteError: If the environment or an update gave NaN or inf.
         """
         from rlreg.runtime.finetune import OnlineSettings, fit_online
         from rlreg.runtime.progress import progress
 
+        called, logger = functions("callbacks", callbacks), metrics_logger("logger", logger)
         often = (update_interval, n_updates, update_start_step, random_steps)
         settings = OnlineSettings(n_steps, n_steps_per_epoch, *often, steps_done)
 
@@ -328,7 +331,7 @@ class OfflineLearnable(Learnable):
             if eval_env is not None:
                 result = self.evaluate(eval_env, n_episodes)
                 metrics["evaluation/mean_return"] = result.mean_return
-            self._end_epoch(epoch, metrics, callbacks, logger)
+            self._end_epoch(epoch, metrics, called, logger)
 
         epochs = fit_online(self, env, buffer, settings, self._update_on, end)
         return list(progress(epochs, n_steps, n_steps_per_epoch, is_shown=show_progress))

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from rlreg.config import RolloutEngineFactory
 from rlreg.errors import ConfigError, EnvironmentSpecError
 from rlreg.run_defaults import EPOCH_LENGTH
-from rlreg.runtime.arguments import whole_number
+from rlreg.runtime.arguments import functions, metrics_logger, named_functions, whole_number
 from rlreg.runtime.environments import close_env, env_factory
 from rlreg.runtime.learnable import Learnable
 from rlreg.runtime.predicting import not_written
@@ -214,11 +214,14 @@ class OnlineLearnable(Learnable):
                 point from which it can go on.
 
         Raises:
-            ConfigError: If not exactly one of ``n_steps`` and ``n_epochs`` is given.
+            ConfigError: If not exactly one of ``n_steps`` and ``n_epochs`` is given, or another
+                argument is none of its kind.
             EnvironmentSpecError: If the environment cannot be made or has other spaces.
         """
         length = EPOCH_LENGTH if epoch_length is None else epoch_length
         _check_lengths(n_steps, n_epochs, length)
+        judges = named_functions("evaluators", evaluators)
+        called, logger = functions("callbacks", callbacks), metrics_logger("logger", logger)
         factory = training_env_factory(env)
         self.build_with_factory(factory)
         self.engine = _engine_of(engine)
@@ -227,7 +230,7 @@ class OnlineLearnable(Learnable):
             self.plan_run("transitions", n_steps)
         elif n_epochs is not None:
             self.plan_run("updates", n_epochs * length)
-        return self._epochs(factory, n_steps, n_epochs, length, evaluators or {}, callbacks, logger)
+        return self._epochs(factory, n_steps, n_epochs, length, judges, called, logger)
 
     def build_with_factory(self, factory: Callable[[], Any]) -> None:
         """Builds for the spaces of what a factory makes, and closes that again."""

@@ -369,7 +369,8 @@ def make_scalers(config: LearnableConfig, built_for: Spaces) -> dict[str, Scaler
     if observation_scaler is not None:
         observation_scaler.set_shape(built_for.observation_shape)
     if action_scaler is None:
-        made["action_scaler"] = bounds_scaler(built_for.action_space)
+        if built_for.action_plan.takes_scaler:
+            made["action_scaler"] = bounds_scaler(built_for.action_space)
     elif built_for.is_discrete:
         raise ConfigError(f"action_scaler: {built_for.action_space} is not continuous")
     else:

@@ -21,6 +21,7 @@ from rlreg.atomic_file import write_text
 from rlreg.documents import RUN_FILE
 from rlreg.errors import RunError
 from rlreg.files import dump_yaml
+from rlreg.parent_process import environment_of_child
 from rlreg.run_config import RunConfig
 from rlreg.run_defaults import DEFAULT_DATASET
 from rlreg.runtime.data.load import load_dataset
@@ -36,8 +37,6 @@ SUMMARY_FILE = "summary.json"
 _NUM_RESAMPLES = 2000
 _CONFIDENCE = 0.95
 _POLL_S = 0.1
-PARENT_VARIABLE = "RLREG_PARENT_PID"
-"""Tells a seed's process who started it, so that it ends when its parent was killed."""
 
 StopFunction = Callable[[], bool]
 Arrangement = Literal["auto", "spread", "stacked"]
@@ -234,7 +233,7 @@ def _start(out: Path, seed: int, num_threads: int) -> subprocess.Popen[bytes]:
     with (out / f"seed-{seed}.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "rlreg", *arguments],
-            env={**os.environ, **threads, PARENT_VARIABLE: str(os.getpid())},
+            env=environment_of_child({**os.environ, **threads}),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -165,7 +165,10 @@ def _check_weights(learnable: Learnable, state: Mapping[str, Any]) -> None:
         _check_names(f"tensor of network {name!r}:", given, wanted)
         for key, tensor in wanted.items():
             _check_tensor(f"networks.{name}.{key}", given[key], tensor)
-    _check_names("scaler", state["scalers"], learnable.scalers())
+    given = dict(state["scalers"])
+    if learnable.spaces is not None and not learnable.spaces.action_plan.takes_scaler:
+        given.pop("action_scaler", None)  # older files have one that nothing used
+    _check_names("scaler", given, learnable.scalers())
     for name, scaler in learnable.scalers().items():
         _check_scaler(name, state["scalers"][name], scaler.state_dict())
 

@@ -18,7 +18,7 @@ from rlreg.errors import (
 from rlreg.files import load_run
 from rlreg.run_config import RunConfig
 from rlreg.run_defaults import DEFAULT_DATASET
-from rlreg.runtime.arguments import whole_number
+from rlreg.runtime.arguments import function, whole_number
 from rlreg.runtime.checkpoint import Checkpoint, read_checkpoint
 from rlreg.runtime.data.load import locate
 from rlreg.runtime.environments import looked_at
@@ -71,6 +71,7 @@ def train(
     if not isinstance(run, RunConfig | LearnableConfig | Mapping | str | os.PathLike):
         raise ConfigError(f"train: expected a run, a config, a file or an id, got {run!r}")
     seeds = whole_number("seeds", seeds)
+    function("should_stop", should_stop)
     source = run if isinstance(run, RunConfig | LearnableConfig | Mapping | str) else Path(run)
     settled = settle_run(load_run(source, overrides=overrides, preset=preset))
     path = (
@@ -112,6 +113,7 @@ def resume(
         CheckpointError: If the checkpoint is damaged or was made by something not installed.
     """
     path = _folder_path("resume", folder)
+    function("should_stop", should_stop)
     from rlreg.runtime.seeds import is_seeds_folder, resume_seeds
 
     if is_seeds_folder(path):

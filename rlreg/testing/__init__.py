@@ -7,12 +7,13 @@ In a test file of the plugin::
     test_conformance = conformance_tests("rlreg-my-algo")
 
 ``rlreg check rlreg-my-algo`` runs the same checks from the command line. Nothing heavy is imported
-before a check needs it.
+before a check needs it. ``run_exported`` runs a policy that was exported, for tests of one's own.
 """
 
 from __future__ import annotations
 
 from rlreg.testing.collection import conformance_tests
+from rlreg.testing.exported import run_exported
 from rlreg.testing.kit import (
     Check,
     CheckResult,
@@ -36,4 +37,5 @@ __all__ = [
     "list_checks",
     "run_check",
     "run_checks",
+    "run_exported",
 ]

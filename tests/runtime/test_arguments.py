@@ -86,6 +86,45 @@ def test_seeds_of_numpy_are_seeds(tiny):
         rlreg.create("tiny_bc", device="cpu", seed=True)
 
 
+NO_FUNCTIONS = {
+    "evaluators": [
+        (3, "evaluators: expected a mapping from names to functions, got 3"),
+        ([len], "evaluators: expected a mapping"),
+        ({"a": 3}, r"evaluators\['a'\]: expected a function, got 3"),
+        ({3: len}, "evaluators: expected names of functions, one is 3"),
+    ],
+    "callbacks": [
+        (3, "callbacks: expected a list of functions, got 3"),
+        (len, "callbacks: expected a list of functions"),
+        ("abc", "callbacks: expected a list of functions"),
+        ([len, 3], r"callbacks\[1\]: expected a function, got 3"),
+    ],
+    "logger": [("csv", r"logger: expected something with metrics\(step, dict\), got 'csv'")],
+}
+
+
+@pytest.mark.parametrize("name", NO_FUNCTIONS)
+def test_what_is_called_while_training_is_looked_at_before(make_tiny, arrays_data, name):
+    learnable, online = make_tiny(0), rlreg.create("impala", device="cpu")
+    for value, message in NO_FUNCTIONS[name]:
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            learnable.fit(arrays_data, 5, show_progress=False, **{name: value})
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            learnable.fitter(arrays_data, 5, **{name: value})
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            online.train("CartPole-v1", n_epochs=1, **{name: value})
+        if name != "evaluators":
+            with pytest.raises(ConfigError, match=f"^{message}"):
+                learnable.fit_online("Pendulum-v1", n_steps=5, **{name: value})
+    assert learnable.grad_step == online.grad_step == 0
+    assert not online.is_built
+
+
+def test_a_buffer_that_is_none_is_refused(make_tiny):
+    with pytest.raises(ConfigError, match="buffer: expected a ReplayBuffer or None, got 3"):
+        make_tiny(0).fit_online("Pendulum-v1", 3, n_steps=5, show_progress=False)
+
+
 def test_a_run_that_is_none_is_refused():
     for bad in (None, 3):
         with pytest.raises(ConfigError, match="train: expected a run, a config, a file or an id"):
@@ -96,6 +135,17 @@ def test_a_run_that_is_none_is_refused():
         rlreg.train("iql", out=3)
     with pytest.raises(ConfigError, match="seeds = 'a'"):
         rlreg.train("iql", seeds="a")
+    with pytest.raises(ConfigError, match="should_stop: expected a function, got 3"):
+        rlreg.train("iql", should_stop=3)
+    with pytest.raises(ConfigError, match="should_stop: expected a function, got 3"):
+        rlreg.resume("here", should_stop=3)
+    with pytest.raises(ConfigError, match="preset: expected its name, got 3"):
+        rlreg.train("iql", preset=3)
+    for bad in (3, "a=b"):
+        with pytest.raises(ConfigError, match=r"overrides: expected a list of .key.path=value., "):
+            rlreg.train("iql", overrides=bad)
+    with pytest.raises(ConfigError, match=r"overrides: expected .key.path=value., got 3"):
+        rlreg.train("iql", overrides=[3])
 
 
 @pytest.mark.parametrize("engine", ["process", 3, {"type": "nosuch"}], ids=str)

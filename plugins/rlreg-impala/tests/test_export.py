@@ -9,6 +9,7 @@ from learner_helpers import SMALL
 import rlreg
 from rlreg.errors import ConfigError
 from rlreg.runtime.policy_module import PolicyModule, Port, spans
+from rlreg.testing import run_exported
 from rlreg_impala.actions import LOG_STD_RANGE
 
 SEEN = spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -28,22 +29,8 @@ ACTIONS = {
 }
 
 
-def run_onnx(path, inputs):
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path))
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, inputs), strict=True))
-
-
-def run_torch(path, inputs):
-    module = torch.export.load(path).module()
-    found = module(*(torch.from_numpy(value) for value in inputs.values()))
-    return {name: value.numpy() for name, value in found.items()}
-
-
-RUN = {"onnx": (run_onnx, "policy.onnx"), "torch_export": (run_torch, "policy.pt2")}
-both_formats = pytest.mark.parametrize("file_format", RUN)
+FILES = {"onnx": "policy.onnx", "torch_export": "policy.pt2"}
+both_formats = pytest.mark.parametrize("file_format", FILES)
 
 
 def built(action_space, observation_space=SEEN, **settings):
@@ -78,14 +65,14 @@ def structured_actions(space, found, name="action"):
     ],
 )
 def test_a_file_gives_the_actions_of_the_learnable(tmp_path, file_format, kind_of_space):
-    run, name = RUN[file_format]
+    name = FILES[file_format]
     space = ACTIONS[kind_of_space]
     made = built(space)
     written = made.export(tmp_path / name, file_format)
     assert written.max_difference <= 1e-5
     chosen = set()
     for row in draw(7):
-        found = run(tmp_path / name, {"observation": row[None]})
+        found = run_exported(tmp_path / name, {"observation": row[None]})
         given, wanted = structured_actions(space, found), made.predict(row)
         assert space.contains(given)
         chosen.add(str(wanted))
@@ -97,11 +84,11 @@ def test_a_file_gives_the_actions_of_the_learnable(tmp_path, file_format, kind_o
 
 @both_formats
 def test_the_distribution_of_a_box_is_in_its_units(tmp_path, file_format):
-    run, name = RUN[file_format]
+    name = FILES[file_format]
     made = built(ACTIONS["box"], initial_log_std=-0.5)
     made.export(tmp_path / name, file_format, "distribution")
     observations = draw(5)
-    found = run(tmp_path / name, {"observation": observations})
+    found = run_exported(tmp_path / name, {"observation": observations})
     np.testing.assert_allclose(found["mean"], made.predict(observations), atol=1e-5)
     assert LOG_STD_RANGE[0] < -0.5 < LOG_STD_RANGE[1]
     half_widths = np.array([2.5, 5.0])
@@ -110,16 +97,16 @@ def test_the_distribution_of_a_box_is_in_its_units(tmp_path, file_format):
 
 
 def test_the_distribution_of_categories_is_their_logits(tmp_path):
-    file_format, name, run = "onnx", "policy.onnx", run_onnx
+    file_format, name = "onnx", "policy.onnx"
     observations = draw(6)
     made = built(ACTIONS["discrete"])
     made.export(tmp_path / name, file_format, "distribution")
-    found = run(tmp_path / name, {"observation": observations})
+    found = run_exported(tmp_path / name, {"observation": observations})
     assert found["logits"].shape == (6, 3)
     np.testing.assert_array_equal(found["logits"].argmax(1) + 2, made.predict(observations))
     made = built(ACTIONS["multi_discrete"])
     made.export(tmp_path / name, file_format, "distribution")
-    found = run(tmp_path / name, {"observation": observations})
+    found = run_exported(tmp_path / name, {"observation": observations})
     best = np.stack([found[f"logits_{i}"].argmax(1) for i in range(4)], axis=1)
     np.testing.assert_array_equal(best.reshape(6, 2, 2), made.predict(observations))
 
@@ -146,7 +133,7 @@ def test_parts_of_observations_are_inputs_and_statistics_are_inside(tmp_path):
     assert names == ["observation[0]", "observation[1]"]
     rng = np.random.default_rng(0)
     parts = rng.integers(0, 3, 9), rng.uniform(-5, 5, (9, 2)).astype(np.float32)
-    found = run_onnx(tmp_path / "policy.onnx", dict(zip(names, parts, strict=True)))
+    found = run_exported(tmp_path / "policy.onnx", dict(zip(names, parts, strict=True)))
     np.testing.assert_array_equal(found["action"], made.predict(parts))
 
 
@@ -159,7 +146,7 @@ def test_images_stay_bytes(tmp_path):
     written = made.export(tmp_path / "policy.onnx")
     assert written.inputs[0].dtype == "uint8"
     seen = np.random.default_rng(0).integers(0, 256, (3, *images.shape)).astype(np.uint8)
-    found = run_onnx(tmp_path / "policy.onnx", {"observation": seen})
+    found = run_exported(tmp_path / "policy.onnx", {"observation": seen})
     np.testing.assert_array_equal(found["action"], made.predict(seen))
 
 
@@ -193,5 +180,5 @@ def test_episodes_that_go_on_do_not_enter_a_file(tmp_path):
     made.begin_episodes(2)
     made.export(tmp_path / "policy.pt2", "torch_export")
     observations = draw(5)
-    found = run_torch(tmp_path / "policy.pt2", {"observation": observations})
+    found = run_exported(tmp_path / "policy.pt2", {"observation": observations})
     np.testing.assert_array_equal(found["action"], made.predict(observations))

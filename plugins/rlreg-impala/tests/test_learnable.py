@@ -200,6 +200,48 @@ def test_a_checkpoint_of_another_environment_is_refused(tmp_path):
         other.load_model(tmp_path / "a.rlreg")
 
 
+class Far(gym.Env):
+    """A number without bounds and one with a lower bound alone; the best are 3 and -2."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Box(np.float32([-np.inf, -5]), np.float32([np.inf, np.inf]))
+    best = np.float32([3, -2])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        reward = -float(np.abs(action - self.best).sum())
+        return np.zeros(1, np.float32), reward, True, False, {}
+
+
+def test_actions_without_bounds_are_trained_in_their_own_units(tmp_path):
+    made = create(gamma=0.0, entropy_coef=0.0, n_rollout_steps=8, lr=3e-3)
+    made.build_with_env(Far())
+    assert made.action_scaler is None
+    before = made.predict(np.zeros(1, np.float32))
+    made.train(Far, n_steps=20_000, engine={**SEQUENTIAL, "num_envs": 16})
+    after = made.predict(np.zeros(1, np.float32))
+    assert (np.abs(after - Far.best) < 0.5 * np.abs(before - Far.best)).all()
+    assert after[0] > 1  # no tanh keeps it in
+    made.save(tmp_path / "a.rlreg")
+    loaded = rlreg.load(tmp_path / "a.rlreg", device="cpu")
+    np.testing.assert_array_equal(loaded.predict(np.zeros(1, np.float32)), after)
+
+
+def test_an_older_state_with_an_action_scaler_that_nothing_used_is_loaded():
+    made = create()
+    made.build_with_env(gym.make("Pendulum-v1"))
+    state = made.state_dict()
+    assert "action_scaler" not in state["scalers"]
+    unused = {"minimum": torch.tensor([-2.0]), "maximum": torch.tensor([2.0])}
+    made.load_state_dict({**state, "scalers": {"action_scaler": unused}})
+    with pytest.raises(CheckpointError, match="unknown scaler 'reward_scaler'"):
+        made.load_state_dict({**state, "scalers": {"reward_scaler": unused}})
+
+
 def test_a_run_by_the_run_loop(tmp_path):
     run = {
         "learnable": {"type": "impala", "actor_encoder_factory": SMALL},

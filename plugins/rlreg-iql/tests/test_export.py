@@ -11,6 +11,7 @@ import rlreg
 from rlreg.errors import ConfigError, MissingExtraError
 from rlreg.runtime.export import ExportError
 from rlreg.runtime.learnable import NotBuiltError
+from rlreg.testing import run_exported
 
 BOX = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 UNEVEN = spaces.Box(np.float32([-2, 0]), np.float32([3, 10]))
@@ -24,22 +25,8 @@ MIXED = spaces.Dict(
 IMAGES = spaces.Box(0, 255, (3, 36, 36), np.uint8)
 
 
-def run_onnx(path, inputs):
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path))
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, inputs), strict=True))
-
-
-def run_torch(path, inputs):
-    module = torch.export.load(path).module()
-    found = module(*(torch.from_numpy(value) for value in inputs.values()))
-    return {name: value.numpy() for name, value in found.items()}
-
-
-RUN = {"onnx": (run_onnx, "policy.onnx"), "torch_export": (run_torch, "policy.pt2")}
-both_formats = pytest.mark.parametrize("file_format", RUN)
+FILES = {"onnx": "policy.onnx", "torch_export": "policy.pt2"}
+both_formats = pytest.mark.parametrize("file_format", FILES)
 
 
 def draw(size, seed=3):
@@ -48,12 +35,12 @@ def draw(size, seed=3):
 
 @both_formats
 def test_a_file_gives_the_actions_of_the_learnable_in_their_units(make_iql, tmp_path, file_format):
-    run, name = RUN[file_format]
+    name = FILES[file_format]
     learnable = make_iql(BOX, UNEVEN)
     learnable.export(tmp_path / name, file_format)
     for size in (1, 7, 64):
         observations = draw(size)
-        found = run(tmp_path / name, {"observation": observations})["action"]
+        found = run_exported(tmp_path / name, {"observation": observations})["action"]
         assert found.shape == (size, 2)
         np.testing.assert_allclose(found, learnable.predict(observations), atol=1e-5)
         assert (found >= UNEVEN.low).all()
@@ -62,7 +49,7 @@ def test_a_file_gives_the_actions_of_the_learnable_in_their_units(make_iql, tmp_
 
 @both_formats
 def test_scalers_are_folded_in(make_iql, tmp_path, file_format):
-    run, name = RUN[file_format]
+    name = FILES[file_format]
     learnable = make_iql(
         BOX,
         UNEVEN,
@@ -72,11 +59,11 @@ def test_scalers_are_folded_in(make_iql, tmp_path, file_format):
     learnable.export(tmp_path / name, file_format, "action")
     learnable.export(tmp_path / f"d-{name}", file_format, "distribution")
     observations = draw(5) * 4
-    found = run(tmp_path / name, {"observation": observations})["action"]
+    found = run_exported(tmp_path / name, {"observation": observations})["action"]
     np.testing.assert_allclose(found, learnable.predict(observations), atol=1e-5)
     scaled = (observations - [1, 2, 3, 4]) / (np.array([2, 2, 1, 1]) + 1e-3)
     means, log_stds = learnable.policy(torch.from_numpy(scaled.astype(np.float32)))
-    both = run(tmp_path / f"d-{name}", {"observation": observations})
+    both = run_exported(tmp_path / f"d-{name}", {"observation": observations})
     expected = (means.detach().numpy() + 1) / 2 * 3 + [-1, 1]
     np.testing.assert_allclose(both["mean"], expected, atol=1e-5)
     spread = np.broadcast_to(log_stds.exp().detach().numpy() * 1.5, (5, 2))
@@ -85,7 +72,7 @@ def test_scalers_are_folded_in(make_iql, tmp_path, file_format):
 
 @both_formats
 def test_parts_of_a_dict_are_inputs_of_their_names(make_iql, tmp_path, file_format):
-    run, name = RUN[file_format]
+    name = FILES[file_format]
     learnable = make_iql(MIXED, spaces.MultiDiscrete([3, 2], start=[1, 0]))
     written = learnable.export(tmp_path / name, file_format)
     assert [(port.name, port.dtype) for port in written.inputs] == [
@@ -109,7 +96,7 @@ def test_parts_of_a_dict_are_inputs_of_their_names(make_iql, tmp_path, file_form
     }
     flat = [*list(observation.values())[:4], *observation["pair"]]
     inputs = dict(zip([port.name for port in written.inputs], flat, strict=True))
-    found = run(tmp_path / name, inputs)["action"]
+    found = run_exported(tmp_path / name, inputs)["action"]
     np.testing.assert_array_equal(found, learnable.predict(observation))
     assert found.min() >= 0
 
@@ -120,13 +107,13 @@ def test_parts_of_a_dict_are_inputs_of_their_names(make_iql, tmp_path, file_form
 def test_images_stay_bytes_and_categories_start_where_the_space_does(
     make_iql, tmp_path, file_format, kind
 ):
-    run, name = RUN[file_format]
+    name = FILES[file_format]
     encoder = {"type": "pixel", "filters": [[4, 8, 4]], "feature_size": 8}
     settings = {f"{part}_encoder_factory": encoder for part in ("actor", "critic", "value")}
     learnable = make_iql(IMAGES, spaces.Discrete(4, start=5), **settings)
     learnable.export(tmp_path / name, file_format, kind)
     images = np.random.default_rng(0).integers(0, 256, (3, *IMAGES.shape)).astype(np.uint8)
-    found = run(tmp_path / name, {"observation": images})
+    found = run_exported(tmp_path / name, {"observation": images})
     if kind == "action":
         np.testing.assert_array_equal(found["action"], learnable.predict(images))
         assert found["action"].min() >= 5
@@ -147,7 +134,7 @@ def test_dropout_and_batch_norm_are_off_in_a_file(make_iql, tmp_path):
     learnable.train_mode(True)
     learnable.export(tmp_path / "policy.onnx")
     observations = draw(4)
-    found = run_onnx(tmp_path / "policy.onnx", {"observation": observations})["action"]
+    found = run_exported(tmp_path / "policy.onnx", {"observation": observations})["action"]
     np.testing.assert_allclose(found, learnable.predict(observations), atol=1e-5)
 
 
@@ -251,5 +238,5 @@ def test_a_learnable_on_another_device_is_exported_from_a_copy_on_the_cpu(
     learnable.export(tmp_path / "policy.pt2", "torch_export")
     learnable.device = torch.device("cpu")
     observations = draw(5)
-    found = run_torch(tmp_path / "policy.pt2", {"observation": observations})["action"]
+    found = run_exported(tmp_path / "policy.pt2", {"observation": observations})["action"]
     np.testing.assert_allclose(found, learnable.predict(observations), atol=1e-5)

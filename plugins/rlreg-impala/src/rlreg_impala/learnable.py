@@ -258,8 +258,7 @@ class IMPALA(OnlineLearnable):
 class CodecPlan(ActionPlan):
     """The action plan of any space that a codec lays out, structured ones too.
 
-    It counts as discrete for the base: the codec scales continuous actions itself, so that no
-    action scaler must be put in front of it.
+    It counts as discrete for the base, whose continuous actions are all in [-1, 1].
     """
 
     @classmethod
@@ -271,6 +270,11 @@ class CodecPlan(ActionPlan):
     def dtype(self) -> np.dtype[Any]:
         """Of stored actions."""
         return np.dtype(np.float32)
+
+    @property
+    def takes_scaler(self) -> bool:
+        """The codec has a unit of its own, also for dimensions without bounds."""
+        return False
 
     @property
     def size(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -45,12 +45,17 @@ class ReturnRewardScaler(RewardScaler):
     When all returns are equal there is no range, and rewards are only multiplied.
     """
 
+    ordered_fields: ClassVar[tuple[tuple[str, str], ...]] = (("return_min", "return_max"),)
     type: Literal["return"] = "return"
     return_max: Return | None = Field(
-        None, description="Highest return of an episode; null fits it. Default: d3rlpy, null."
+        None,
+        description="Highest return of an episode, not below return_min; null fits it. "
+        "Default: d3rlpy, null.",
     )
     return_min: Return | None = Field(
-        None, description="Lowest return of an episode; null fits it. Default: d3rlpy, null."
+        None,
+        description="Lowest return of an episode, not above return_max; null fits it. "
+        "Default: d3rlpy, null.",
     )
     multiplier: float = Field(
         1.0, ge=-1e9, le=1e9, description="Factor applied last. Default: d3rlpy, 1."
