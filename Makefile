@@ -9,7 +9,7 @@ PIP := -m pip install -q --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test test-alone test-all lint format type schemas manifests docs docs-check builder test-browser test-ray light wheels bench bench-guard bench-peers evidence-quick ci clean
+.PHONY: help install install-dev demo test test-alone test-all lint format type schemas manifests docs docs-check builder test-browser test-ray light wheels bench bench-scaling bench-guard bench-peers evidence-quick ci clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -116,6 +116,13 @@ bench: $(VENV)/.installed-dev  ## compare speeds on this machine, and write benc
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/seeds.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/report.py
+
+bench-scaling: $(VENV)/.installed-dev  ## how costs grow with the work, and IMPALA on Ray simulated (about 25 minutes)
+	$(BIN)/python $(PIP) -c constraints.txt -e 'plugins/rlreg-impala[ray]'
+	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/ray_simulation.py
 	$(BIN)/python benchmarks/report.py
 
 bench-guard: $(VENV)/.installed-dev  ## fail if a ratio of speeds fell below its floor (half a minute)

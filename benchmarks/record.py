@@ -39,8 +39,8 @@ def versions(*distributions: str) -> dict[str, str]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Sums up a figure over rounds."""
-    low, _, high = statistics.quantiles(values, n=4)
+    """Sums up a figure over rounds; of one round alone, it is its own quartiles."""
+    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else values[:1] * 3
     return {
         "median": statistics.median(values),
         "quartile_1": low,

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import report_scaling
 from record import RESULTS
 
 HERE = Path(__file__).resolve().parent
@@ -73,7 +74,19 @@ def readme() -> str:
     return f"{before}{BEGIN}{figures()}{END}{after}"
 
 
+def pictures() -> dict[Path, str]:
+    """Pictures by their place, from the results that have curves."""
+    path = RESULTS / "scaling.json"
+    if not path.is_file():
+        return {}
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return {HERE.parent / report_scaling.PICTURE: report_scaling.picture(document)}
+
+
 def section(document: dict[str, Any]) -> Iterator[str]:
+    if "curves" in document:
+        yield from report_scaling.curves(document)
+        return
     yield f"## {document['title']}"
     yield ""
     machine = document["machine"]
@@ -87,6 +100,8 @@ def section(document: dict[str, Any]) -> Iterator[str]:
     if "rates" in document:
         yield from table(document)
         yield ""
+    if "predictions" in document:
+        yield from report_scaling.simulation(document)
     yield from bullets(document.get("figures", {}))
 
 
@@ -106,7 +121,7 @@ def table(document: dict[str, Any]) -> Iterator[str]:
     yield f"| | {unit} (quartiles) | best | " + " | ".join(f"x {base}" for base in bases) + " |"
     yield "|---|---|---|" + "---|" * len(bases)
     for name, own in document["rates"].items():
-        cells = [spread(own), f"{own['max']:,.4g}"]
+        cells = [spread(own), f"{own['min' if document.get('is_time') else 'max']:,.4g}"]
         for base in bases:
             found = document["ratios"][base].get(name)
             cells.append("" if found is None else spread(found))
@@ -121,7 +136,7 @@ def spread(value: dict[str, float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="fail if they are out of date")
-    wanted = {TARGET: render(), README: readme()}
+    wanted = {TARGET: render(), README: readme(), **pictures()}
     is_check = parser.parse_args().check
     for path, text in wanted.items():
         if not is_check:

@@ -1,8 +1,8 @@
-"""Several seeds by `rlreg train --seeds N` against as many runs one after the other.
+"""Several seeds by `rlreg train --seeds N`, spread or stacked, against one run after the other.
 
     python benchmarks/seeds.py [--seeds 8] [--updates N] [--out FILE]
 
-Both train IQL with default networks on the same data; everything a user waits for counts, the start
+All train IQL with default networks on the same data; everything a user waits for counts, the start
 of each program included. Rates are updates per second of all seeds together.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from record import load, machine, ratios, spread, versions, write
 
 TOGETHER, ONE_BY_ONE = "--seeds N", "one after the other"
+STACKED = "--seeds N --arrange stacked"
 COMMON = ("evaluation.n_episodes=1", "evaluation.baselines=[]", "evaluation.every=1000000")
 
 
@@ -41,7 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     before = load()
     total = arguments.seeds * arguments.updates
-    rates: dict[str, list[float]] = {TOGETHER: [], ONE_BY_ONE: []}
+    rates: dict[str, list[float]] = {TOGETHER: [], STACKED: [], ONE_BY_ONE: []}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MINARI_DATASETS_PATH"] = f"{folder}/minari"
         train(Path(folder) / "first", 10)  # makes the data
@@ -49,8 +50,10 @@ def main() -> None:
             root = Path(folder) / str(turn)
             for name in list(rates)[:: 1 if turn % 2 else -1]:
                 begun = time.perf_counter()
-                if name == TOGETHER:
-                    train(root / "all", arguments.updates, "--seeds", str(arguments.seeds))
+                if name != ONE_BY_ONE:
+                    chosen = ["--arrange", "stacked" if name == STACKED else "spread"]
+                    chosen += ["--seeds", str(arguments.seeds)]
+                    train(root / chosen[1], arguments.updates, *chosen)
                 else:
                     for seed in range(arguments.seeds):
                         train(root / str(seed), arguments.updates, "--seed", str(seed))
