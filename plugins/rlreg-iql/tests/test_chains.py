@@ -40,10 +40,9 @@ def trained(data, count, threads, **settings):
     return learnable
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_one_two_and_three_threads_give_the_same_bits(rule, threads):
+def test_one_two_and_three_threads_give_the_same_bits(threads):
     data = make_data()
-    alone, *others = (trained(data, n, threads, update_rule=rule) for n in (1, 2, 3))
+    alone, *others = (trained(data, n, threads) for n in (1, 2, 3))
     expected = numbers(alone.state_dict())
     for other in others:
         found = numbers(other.state_dict())
@@ -70,10 +69,10 @@ def test_the_chains_meet_in_two_threads(threads, monkeypatch):
     }  # fmt: skip
 
 
-def test_every_rule_has_chains_that_take_all_its_steps():
-    assert VALUE_CHAINS.keys() == RULES.keys()
-    for name, rule in RULES.items():
-        taken = [step for link in (*CRITICS_CHAIN, *VALUE_CHAINS[name]) for step in link.steps]
+def test_the_chains_of_a_rule_take_all_its_steps():
+    for name, chain in VALUE_CHAINS.items():
+        rule = RULES[name]
+        taken = [step for link in (*CRITICS_CHAIN, *chain) for step in link.steps]
         wanted = [
             part
             for step in rule.steps
@@ -87,7 +86,7 @@ def test_every_rule_has_chains_that_take_all_its_steps():
     [
         ({}, Chains),
         (JOINED, WholeSteps),
-        ({**JOINED, "update_rule": "paper"}, Chains),
+        ({"update_rule": "paper"}, WholeSteps),
         ({"actor_optim_factory": {"type": "adam", "clip_grad_norm": 0.5}}, Chains),
     ],
 )

@@ -49,7 +49,7 @@ _product_op = torch.ops.rlreg_iql.product.default
 
 @register_lowering(_product_op, type_promotion_kind=None)
 def _lower_product(left: Any, right: Any, bias: Any, activation: str) -> Any:
-    """Has generated code call oneDNN itself: our operator is Python, which one thread at a time runs.
+    """Has generated code call oneDNN itself: our operator is in Python, for one thread at a time.
 
     The compiler's own node for these calls insists on weights that are contiguous; oneDNN does not.
     """
