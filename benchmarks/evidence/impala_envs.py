@@ -65,6 +65,47 @@ class OneState(gym.Env[Observation, np.int64]):
         return np.ones(1, dtype=np.float32), 1.0, False, self.steps >= self.limit, {}
 
 
+class Lever(OneState):
+    """The same state; only action 1 pays 1.
+
+    A policy that pulls with probability p has the value p / (1 - discount).
+    """
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        seen, _, is_terminated, is_truncated, info = super().step(action)
+        return seen, float(action == 1), is_terminated, is_truncated, info
+
+
+class LateReward(gym.Env[Observation, np.int64]):
+    """Episodes of a fixed length whose only reward, 1, is at the last step; actions do nothing.
+
+    The observation is the number of the step, one-hot; the first one's value is
+    discount ** (length - 1).
+    """
+
+    def __init__(self, length: int = 5) -> None:
+        self.observation_space = spaces.Box(0, 1, (length,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.length, self.now = length, 0
+
+    def _seen(self) -> Observation:
+        seen = np.zeros(self.length, dtype=np.float32)
+        seen[min(self.now, self.length - 1)] = 1
+        return seen
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.now = 0
+        return self._seen(), {}
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        self.now += 1
+        is_over = self.now == self.length
+        return self._seen(), float(is_over), is_over, False, {}
+
+
 class EndsAtLimit(gym.Wrapper[Any, Any, Any, Any]):
     """Says that a time limit is the end, as a single `done` flag does."""
 

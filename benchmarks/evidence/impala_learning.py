@@ -92,11 +92,19 @@ TASKS = {
     "recall-lstm": recall("lstm"),
     "recall-none": recall("none"),
     "pendulum": Task("Pendulum-v1", "continuous", 200_000, 50_000, -300.0),
-    "acrobot": Task("Acrobot-v1", "small", 200_000, 50_000, -100.0),
+    # At -1 a step the critic starts far from the truth, and the policy can settle before it has
+    # seen the goal once: one seed of three did. A tenth of the rewards is a tenth of the way.
+    "acrobot": Task(
+        "Acrobot-v1", "small", 200_000, 50_000, -100.0, settings={"reward_scale": 0.1}
+    ),
+    "acrobot-unscaled": Task("Acrobot-v1", "small", 200_000, 50_000, -100.0, is_listed_only=True),
     "cartpole-throughput": Task("CartPole-v1", "throughput", 1_000_000, 250_000, 475.0),
     "minatar-breakout": minatar("Breakout"),
+    # The steadiest of thirteen settings that were tried, most for one seed; none reached the goal.
     "lunarlander": Task(
-        "LunarLander-v3", "small", 500_000, 125_000, 200.0, needs=("Box2D",), packages=("box2d",)
+        "LunarLander-v3", "small", 500_000, 125_000, 200.0,
+        settings={"n_rollout_steps": 5, "lr": 5e-4, "entropy_coef": 0.001, "reward_scale": 0.1},
+        engine={"num_envs": 16}, needs=("Box2D",), packages=("box2d",),
     ),
     "minatar-asterix": minatar("Asterix", is_listed_only=True),
     "minatar-freeway": minatar("Freeway", is_listed_only=True),
@@ -188,6 +196,7 @@ def row_of(name: str, work: Path) -> dict[str, Any] | None:
         "env": task.env,
         "preset": f"impala/{task.preset}",
         "settings": dict(task.settings),
+        "engine": dict(task.engine),
         "n_steps": task.n_steps,
         "n_episodes": task.n_episodes,
         "goal": task.goal,
@@ -226,8 +235,7 @@ def collect(work: Path, out: Path | None) -> Path:
             **{name: row for name, row in rows.items() if row is not None},
         },
     }
-    if "ablations" in before:
-        document["ablations"] = before["ablations"]
+    document |= {name: before[name] for name in before if name.startswith("ablation")}
     path: Path = write("evidence_impala", document, target)
     return path
 

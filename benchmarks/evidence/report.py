@@ -16,6 +16,9 @@ from pathlib import Path
 from types import ModuleType
 
 import report_impala
+import report_impala_engines
+import report_impala_peers
+import report_locomotion
 import report_pointmaze
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +34,10 @@ _BLOCK = re.compile(
 # From the name of a results file to what makes blocks and pictures of its content.
 SECTIONS: dict[str, ModuleType] = {
     "evidence_pointmaze": report_pointmaze,
+    "evidence_locomotion": report_locomotion,
     "evidence_impala": report_impala,
+    "evidence_impala_peers": report_impala_peers,
+    "evidence_impala_engines": report_impala_engines,
 }
 
 
