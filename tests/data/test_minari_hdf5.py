@@ -152,6 +152,10 @@ def _not_finite(file, folder):
     file["episode_2/observations"][17, 1] = np.nan
 
 
+def _more_than_the_file_can_hold(file, folder):
+    _replace(file["episode_2"], "rewards", shape=(10**12,), dtype=np.float64, chunks=(50,))
+
+
 def _text(file, folder):
     _replace(file["episode_0"], "rewards", data=np.array([b"a"] * 5))
 
@@ -166,6 +170,7 @@ REFUSED = {
     _a_missing_episode: "episode 2 ",
     _too_short: "episode 2",
     _not_finite: "episode 2",
+    _more_than_the_file_can_hold: "episode 2 .*8,000,000,000,000 bytes",
     _text: "episode 0",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rlreg.runtime.data.episodes import RawEpisode
 from rlreg.runtime.spaces import Space
 
 _FLAGS = ("terminations", "truncations")
+_MOST_EXPANSION = 1100  # of bytes in a file: deflate's limit is 1,032
 
 
 def read_hdf5_episodes(
@@ -140,6 +142,9 @@ def _read_array(group: Any, name: str) -> NDArray[Any]:
         node = h5d.open(group.id, name.encode())
     except (KeyError, ValueError, TypeError) as cause:
         raise KeyError(f"no array {name!r} in {group.name}") from cause
+    size = math.prod(node.shape) * node.dtype.itemsize
+    if size > _MOST_EXPANSION * group.file.id.get_filesize():
+        raise ValueError(f"{name} would be {size:,} bytes, more than this file can hold")
     # Zeros: the library leaves alone what stands for chunks that were never written.
     values = np.zeros(node.shape, node.dtype)
     if values.size:
