@@ -28,6 +28,7 @@ import rlreg
 from rlreg.errors import NonFiniteError
 from rlreg_iql import compiled
 from rlreg_iql.compiled import PAYS_FROM, CompiledUpdates, NotCompiledError
+from rlreg_iql.working_copy import WorkingCopy
 
 VARIANTS = {
     **fast_paths.VARIANTS,
@@ -289,7 +290,7 @@ def test_a_compiler_that_fails_leaves_the_plain_path(monkeypatch):
     reason = learnable.settle_compile(data, 1000)
     assert reason == "the update could not be compiled: no compiler here"
     learnable.train_epoch(data, 3)
-    updates = CompiledUpdates(learnable.config, *learnable._parts())
+    updates = CompiledUpdates(WorkingCopy(learnable.config, *learnable._parts()))
     with pytest.raises(NotCompiledError):
         updates.warm_up(learnable._draw(data, torch.Generator()))
 

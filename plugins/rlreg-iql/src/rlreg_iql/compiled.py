@@ -15,7 +15,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import platformdirs
 import torch
@@ -29,9 +29,6 @@ from rlreg_iql.compiled_step import CRITICS, Step, named_totals
 from rlreg_iql.learner import Networks
 from rlreg_iql.networks import ActionFeatures, StackedCritics
 from rlreg_iql.working_copy import Optimizers, WorkingCopy
-
-if TYPE_CHECKING:
-    from rlreg_iql.config import IQLConfig
 
 PAYS_FROM = 20_000
 """Updates from which on ``auto`` compiles: about what makes up for a cold start of 20 s."""
@@ -175,22 +172,11 @@ class CompiledUpdates:
     """Runs chunks of updates through compiled graphs.
 
     Args:
-        config: Numbers of the update.
-        networks: Changed by chunks.
-        optimizers: ``actor`` and ``critic``, and ``value`` where the rule has one; the optimizers
-            keep the moments and counts, but their ``step`` is not called.
-        features: How actions enter the critics.
+        copy: What they work on.
     """
 
-    def __init__(
-        self,
-        config: IQLConfig,
-        networks: Networks,
-        optimizers: Optimizers,
-        features: ActionFeatures,
-    ) -> None:
-        self._rule = config.update_rule
-        self._copy = WorkingCopy(config, networks, optimizers, features)
+    def __init__(self, copy: WorkingCopy) -> None:
+        self._copy = copy
         self._steps: Chains | WholeSteps
 
     def warm_up(self, batch: Batch) -> None:
@@ -246,6 +232,5 @@ class CompiledUpdates:
             networks = {leaf.network for leaf in plan.leaves if leaf.owner == owner}
             if CRITICS in networks and networks != {CRITICS}:
                 return None
-        if self._rule not in VALUE_CHAINS:
-            return None
-        return Chains(self._copy, self._rule, _compile)
+        rule = self._copy.rule
+        return Chains(self._copy, rule, _compile) if rule in VALUE_CHAINS else None

@@ -12,7 +12,7 @@ On a CPU, where there are no graphs, the same function is called instead; the te
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,7 @@ from torch import Tensor, nn
 from rlreg.runtime.batch import Batch
 from rlreg_iql.compiled import NotCompiledError
 from rlreg_iql.compiled_step import Leaf, Step, named_totals
-from rlreg_iql.learner import Networks
-from rlreg_iql.networks import ActionFeatures
-from rlreg_iql.working_copy import Optimizers, WorkingCopy
-
-if TYPE_CHECKING:
-    from rlreg_iql.config import IQLConfig
+from rlreg_iql.working_copy import WorkingCopy
 
 UPDATES_PER_GRAPH = 10
 """Of a chunk of 50, five launches; what is left of another chunk is called without a graph."""
@@ -131,23 +126,12 @@ class GraphedUpdates:
     """Runs chunks of updates through a graph.
 
     Args:
-        config: Numbers of the update.
-        networks: Changed by chunks.
-        optimizers: ``actor`` and ``critic``, and ``value`` where the rule has one; the optimizers
-            keep the moments and counts, but their ``step`` is not called.
-        features: How actions enter the critics.
+        copy: What they work on; its step is a :class:`FusedStep`.
         device: That of the networks.
     """
 
-    def __init__(
-        self,
-        config: IQLConfig,
-        networks: Networks,
-        optimizers: Optimizers,
-        features: ActionFeatures,
-        device: torch.device,
-    ) -> None:
-        self._copy = WorkingCopy(config, networks, optimizers, features, FusedStep)
+    def __init__(self, copy: WorkingCopy, device: torch.device) -> None:
+        self._copy = copy
         self._device = device
         self._replay: Callable[[], object] | None = None
 

@@ -16,7 +16,7 @@ from rlreg.runtime.offline import OfflineLearnable, Source
 from rlreg.runtime.optimizers import set_learning_rate
 from rlreg.runtime.stacking import NotStackedError
 from rlreg_iql.compiled import PAYS_FROM, CompiledUpdates, NotCompiledError, reason_against
-from rlreg_iql.graphed import GraphedUpdates
+from rlreg_iql.graphed import FusedStep, GraphedUpdates
 from rlreg_iql.learner import RULES, IQLLearner, Networks
 from rlreg_iql.networks import (
     ActionFeatures,
@@ -29,6 +29,7 @@ from rlreg_iql.networks import (
     make_value_function,
 )
 from rlreg_iql.stacked import Parts, StackedIQL
+from rlreg_iql.working_copy import WorkingCopy
 
 if TYPE_CHECKING:
     from rlreg.runtime.data import TransitionDataset
@@ -151,10 +152,11 @@ class IQL(OfflineLearnable):
     def _make_compiled(self, dataset: Source) -> CompiledUpdates | GraphedUpdates:
         generator = torch.Generator()
         if self._uses_graph:
-            graphed = GraphedUpdates(self.config, *self._parts(), self.device)
+            copy = WorkingCopy(self.config, *self._parts(), FusedStep)
+            graphed = GraphedUpdates(copy, self.device)
             graphed.warm_up(lambda count: self._draw_many(dataset, generator, count))
             return graphed
-        compiled = CompiledUpdates(self.config, *self._parts())
+        compiled = CompiledUpdates(WorkingCopy(self.config, *self._parts()))
         compiled.warm_up(self._draw(dataset, generator))
         return compiled
 

@@ -53,6 +53,7 @@ class WorkingCopy:
         step_class: What one update is.
 
     Attributes:
+        rule: Name of the update rule.
         step: The update; there is none before :meth:`prepare`.
     """
 
@@ -64,7 +65,8 @@ class WorkingCopy:
         features: ActionFeatures,
         step_class: type[Step] = Step,
     ) -> None:
-        self._rule, self._tau = RULES[config.update_rule], config.tau
+        self.rule: str = config.update_rule
+        self._rule, self._tau = RULES[self.rule], config.tau
         self._networks, self._optimizers = networks, optimizers
         self._objectives = Objectives(config, features, self._rule.action_limit)
         self._modules = {name: getattr(networks, name) for name in TRAINED}
