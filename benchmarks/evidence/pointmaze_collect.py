@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pointmaze_jobs import CANDIDATES, CHOSEN, LONG, UPDATES, WORK
+from pointmaze_jobs import CANDIDATES, CHOSEN, UPDATES, WORK
 from pointmaze_task import FIRST_SEED, NUM_CURVE_EPISODES, NUM_EPISODES
 from record import machine, write
 
@@ -64,7 +64,9 @@ def collect(work: Path) -> dict[str, Any]:
     runs = [
         run_of(document, references[document["job"]["maze"]])
         for document in documents
-        if document["job"]["kind"] not in by_kind and document["job"]["maze"] in references
+        if document["job"]["kind"] not in by_kind
+        and document["job"]["maze"] in references
+        and document["job"]["updates"] == UPDATES
     ]
     versions: dict[str, str] = {}
     for document in documents:
@@ -72,7 +74,7 @@ def collect(work: Path) -> dict[str, Any]:
     return {
         "title": "IQL on point mazes",
         "settings": {
-            "updates": UPDATES, "long": LONG, "batch_size": 256,
+            "updates": UPDATES, "batch_size": 256,
             "episodes": NUM_EPISODES, "curve_episodes": NUM_CURVE_EPISODES,
             "first_seed": FIRST_SEED, "chosen": CHOSEN, "candidates": CANDIDATES,
         },

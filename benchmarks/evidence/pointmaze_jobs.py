@@ -1,6 +1,6 @@
 """Runs what docs/results.md says about IQL on the point mazes: one job after another, resumable.
 
-    python benchmarks/evidence/pointmaze_jobs.py [--work FOLDER] [--updates N] [--long N]
+    python benchmarks/evidence/pointmaze_jobs.py [--work FOLDER] [--updates N]
 
 Every job is a process of one thread that leaves one JSON file. A job whose file is there is left
 out, so the list can be stopped and started at will, and two processes can share it.
@@ -24,9 +24,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PEERS = HERE.parent / ".peers"
 WORK = HERE.parent.parent / "build" / "evidence"
-# Three seeds of most with these updates; other seeds of some with three times as many.
-UPDATES, LONG, EVERY, ONLINE_STEPS = 10_000, 30_000, 2_000, 4_000
-SEEDS, LONG_SEEDS = (1, 2, 3), (0, 4, 5)
+# The same for every program; a curve has a point every `EVERY` updates.
+UPDATES, EVERY, ONLINE_STEPS = 30_000, 5_000, 5_000
+SEEDS = (0, 1, 2, 3, 4)
 
 # What d3rlpy's default configuration is, and the paper's order with the same numbers.
 AS_D3RLPY = {"update_rule": "d3rlpy"}
@@ -62,13 +62,12 @@ class Jobs:
     Args:
         work: Where results go, and columns for the peers.
         updates: Of every run.
-        long: Of those with one of the long seeds.
         peers: The peers' environments.
     """
 
-    def __init__(self, work: Path, updates: int, long: int, peers: Path) -> None:
+    def __init__(self, work: Path, updates: int, peers: Path) -> None:
         self._columns, self._peers = work / "columns", peers
-        self._updates, self._long = updates, long
+        self._updates = updates
 
     def about(self, maze: str) -> list[dict[str, Any]]:
         """What the data holds, and what returns are compared with."""
@@ -77,11 +76,9 @@ class Jobs:
         return [{**data, "folder": f"{self._columns}-{maze}"}, references]
 
     def _run(self, name: str, kind: str, maze: str, seed: int, **more: Any) -> dict[str, Any]:
-        updates = self._long if seed in LONG_SEEDS else self._updates
-        every = 5_000 if seed in LONG_SEEDS else EVERY
-        name = f"{maze}-{name}-{updates // 1000}k-{seed}"
+        name = f"{maze}-{name}-{self._updates // 1000}k-{seed}"
         job = {"name": name, "kind": kind, "maze": maze, "seed": seed}
-        return {**job, "updates": updates, "every": every, **more}
+        return {**job, "updates": self._updates, "every": EVERY, **more}
 
     def iql(self, name: str, maze: str, seed: int) -> dict[str, Any]:
         settings = {**CANDIDATES, "as-d3rlpy": AS_D3RLPY, "as-paper": AS_PAPER}[name]
@@ -112,45 +109,32 @@ class Jobs:
 
 def jobs(make: Jobs) -> Iterator[dict[str, Any]]:
     """The list, the most telling first."""
+    first, *others = SEEDS
     yield from make.about("umaze")
-    first, second, third = SEEDS
-    long, *more = LONG_SEEDS
-    yield make.iql(CHOSEN, "umaze", long)
-    yield make.d3rlpy("aligned", "umaze", long)
-    yield make.d3rlpy("get_minari", "umaze", first)
-    yield make.cloning("umaze", first)
-    yield make.iql(CHOSEN, "umaze", first)
     for seed in SEEDS:
         yield make.d3rlpy("aligned", "umaze", seed)
         yield make.iql("as-d3rlpy", "umaze", seed)
-    yield make.iql(CHOSEN, "umaze", more[0])
-    yield make.jax("umaze", first)
-    yield make.iql("as-paper", "umaze", first)
-    yield make.finetuning("umaze", first)
-    for seed in (second, third):
+        yield make.iql(CHOSEN, "umaze", seed)
+    yield from (make.cloning("umaze", seed) for seed in SEEDS)
+    yield make.d3rlpy("get_minari", "umaze", first)
+    yield from make.about("medium")
+    yield from (make.iql(CHOSEN, "medium", seed) for seed in SEEDS[:3])
+    for seed in SEEDS:
         yield make.jax("umaze", seed)
         yield make.iql("as-paper", "umaze", seed)
-    yield make.cloning("umaze", long)
-    yield make.iql("as-d3rlpy", "umaze", long)
-    yield make.iql(CHOSEN, "umaze", more[1])
-    for seed in (second, third):
-        yield make.iql(CHOSEN, "umaze", seed)
-        yield make.finetuning("umaze", seed)
-        yield make.cloning("umaze", seed)
-    yield from make.about("medium")
-    yield make.iql(CHOSEN, "medium", long)
-    yield make.cloning("medium", long)
-    yield make.d3rlpy("aligned", "medium", long)
-    yield from (make.iql(name, "umaze", long) for name in CANDIDATES if name != CHOSEN)
-    yield make.cloning("umaze", long, "bc10")
-    for seed in more:
-        yield make.d3rlpy("aligned", "umaze", seed)
-        yield make.iql("as-d3rlpy", "umaze", seed)
-        yield make.cloning("umaze", seed)
+    yield from (make.finetuning("umaze", seed) for seed in SEEDS[:3])
+    yield make.d3rlpy("aligned", "medium", first)
+    yield from (make.cloning("medium", seed) for seed in SEEDS[:3])
+    yield make.cloning("umaze", first, "bc10")
+    yield from (make.iql(name, "umaze", first) for name in CANDIDATES if name != CHOSEN)
+    yield from (make.d3rlpy("aligned", "medium", seed) for seed in others[:2])
+    yield make.d3rlpy("get_minari", "medium", first)
+    yield from (make.d3rlpy("get_minari", "umaze", seed) for seed in others[:2])
+    for seed in others:
         yield make.iql(CHOSEN, "medium", seed)
         yield make.cloning("medium", seed)
-        yield make.d3rlpy("aligned", "medium", seed)
-    yield from (make.d3rlpy("get_minari", maze, long) for maze in ("umaze", "medium"))
+        yield make.cloning("umaze", seed, "bc10")
+        yield make.cloning("medium", seed, "bc10")
 
 
 def run(job: dict[str, Any], work: Path) -> bool:
@@ -170,13 +154,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--work", type=Path, default=WORK)
     parser.add_argument("--updates", type=int, default=UPDATES)
-    parser.add_argument("--long", type=int, default=LONG, help="updates of the long runs")
     parser.add_argument("--peers", type=Path, default=PEERS, help="the peers' environments")
     parser.add_argument("--only", default="", help="jobs whose names hold this text")
     parser.add_argument("--list", action="store_true", help="names and what is there already")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    make = Jobs(arguments.work, arguments.updates, arguments.long, arguments.peers)
+    make = Jobs(arguments.work, arguments.updates, arguments.peers)
     failed = 0
     for job in jobs(make):
         out = arguments.work / f"{job['name']}.json"

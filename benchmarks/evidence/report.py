@@ -20,6 +20,7 @@ import report_impala_engines
 import report_impala_peers
 import report_locomotion
 import report_pointmaze
+import report_same_start
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -34,6 +35,7 @@ _BLOCK = re.compile(
 # From the name of a results file to what makes blocks and pictures of its content.
 SECTIONS: dict[str, ModuleType] = {
     "evidence_pointmaze": report_pointmaze,
+    "evidence_same_start": report_same_start,
     "evidence_locomotion": report_locomotion,
     "evidence_impala": report_impala,
     "evidence_impala_peers": report_impala_peers,

@@ -17,7 +17,7 @@ LOSSES = {
 PAIRS = {"d3rlpy": ("as-d3rlpy", "d3rlpy-aligned"), "jax": ("as-paper", "jax")}
 NOT_RUN = "Not run yet."
 BLOCKS = (
-    "pointmaze-umaze", "pointmaze-short", "pointmaze-data", "pointmaze-sweep", "same-d3rlpy",
+    "pointmaze-umaze", "pointmaze-data", "pointmaze-sweep", "same-d3rlpy",
     "same-jax", "finetuning", "pointmaze-medium",
 )  # fmt: skip
 
@@ -39,20 +39,18 @@ class Results:
             "jax": "JAX, the paper's order",
         }
 
-    def runs(self, maze: str, group: str, *, is_long: bool = False) -> list[dict[str, Any]]:
-        """The seeds of a group with the usual number of updates, or those with more."""
-        updates = self.document["settings"]["long" if is_long else "updates"]
-        wanted = (maze, group, updates)
-        return [r for r in self.document["runs"] if (r["maze"], r["group"], r["updates"]) == wanted]
+    def runs(self, maze: str, group: str) -> list[dict[str, Any]]:
+        """The seeds of a group."""
+        return [r for r in self.document["runs"] if (r["maze"], r["group"]) == (maze, group)]
 
     def levels(self, maze: str) -> list[tuple[str, float]]:
         """Returns of the controller and of random play."""
         known = self.document["references"][maze]
         return [("controller", known["controller"]), ("random", known["random"])]
 
-    def returns(self, maze: str, group: str, index: int, *, is_long: bool = False) -> list[Curve]:
+    def returns(self, maze: str, group: str, index: int) -> list[Curve]:
         """The curve of a group, if it ran."""
-        runs = self.runs(maze, group, is_long=is_long)
+        runs = self.runs(maze, group)
         points = [[(float(x), float(y)) for x, y in run["curve"]] for run in runs]
         return [curve(self.plain(group), index, points)] if runs else []
 
@@ -87,9 +85,8 @@ def render(document: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     for maze in ("umaze", "medium"):
         name = f"pointmaze-{maze}"
         description = f"Return against updates on {maze}, by program"
-        text = score_table(results, maze, is_long=True)
+        text = score_table(results, maze)
         add(name, description, score_picture(results, maze), text)
-    blocks["pointmaze-short"] = score_table(results, "umaze") or NOT_RUN
     for peer, pair in PAIRS.items():
         description = f"Return and losses against updates: {' and '.join(map(results.plain, pair))}"
         add(f"same-{peer}", description, same_picture(results, pair), same_table(results, pair))
@@ -127,10 +124,10 @@ def data_table(results: Results) -> str:
     return table(["data set", "steps", "episodes", "sum of rewards", "content hash"], rows)
 
 
-def score_table(results: Results, maze: str, *, is_long: bool = False) -> str:
+def score_table(results: Results, maze: str) -> str:
     rows = []
     for group in (results.chosen, "as-d3rlpy", "d3rlpy-aligned", "d3rlpy-get_minari", "bc", "bc10"):
-        runs = results.runs(maze, group, is_long=is_long)
+        runs = results.runs(maze, group)
         if runs:
             rewards = {run["rewards_seen"] for run in runs if "rewards_seen" in run}
             rows.append(
@@ -165,27 +162,22 @@ def score_table(results: Results, maze: str, *, is_long: bool = False) -> str:
 
 
 def score_picture(results: Results, maze: str) -> str:
-    groups = (results.chosen, "as-d3rlpy", "d3rlpy-aligned", "d3rlpy-get_minari", "bc")
-    panels, names = [], {}
-    for is_long, title in (
-        (False, f"return on {maze}"),
-        (True, "return, a longer run of one seed"),
-    ):
-        curves = [
-            found
-            for index, group in enumerate(groups)
-            for found in results.returns(maze, group, index, is_long=is_long)
-        ]
-        if curves:
-            panels.append(Panel(title, curves, levels=results.levels(maze)))
-            names.update({found.index: found.group for found in curves})
-    return picture(panels, dict(sorted(names.items())), len(panels)) if panels else ""
+    groups = (results.chosen, "as-d3rlpy", "d3rlpy-aligned", "d3rlpy-get_minari", "bc", "bc10")
+    curves = [
+        found
+        for index, group in enumerate(groups)
+        for found in results.returns(maze, group, index)
+    ]
+    if not curves:
+        return ""
+    panel = Panel(f"return on {maze}", curves, levels=results.levels(maze))
+    return picture([panel], {found.index: found.group for found in curves})
 
 
 def sweep_table(results: Results) -> str:
     rows = []
     for group, settings in results.document["settings"]["candidates"].items():
-        runs = [run for run in results.runs("umaze", group, is_long=True) if run["seed"] == 0]
+        runs = [run for run in results.runs("umaze", group) if run["seed"] == 0]
         if runs:
             shift = (settings["reward_scaler"] or {"shift": 0})["shift"]
             rows.append(
