@@ -16,6 +16,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+_ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser, work: Path) -> None:
     """What every list understands."""
@@ -25,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser, work: Path) -> None:
 
 
 def run_list(
-    jobs: Iterable[dict[str, Any]], program: Path, work: Path, only: str = "", is_list: bool = False
+    jobs: Iterable[dict[str, Any]],
+    program: Path,
+    work: Path,
+    only: str = "",
+    is_list: bool = False,
 ) -> int:
     """Runs what is not there yet, in order; returns how many jobs failed.
 
@@ -57,7 +67,7 @@ def run_list(
 
 def _run(job: dict[str, Any], program: Path, out: Path) -> bool:
     begun = time.monotonic()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    environment = {**os.environ, **_ONE_THREAD}
     command = [sys.executable, str(program), json.dumps(job), str(out)]
     code = subprocess.run(command, env=environment, check=False).returncode
     how = "done" if code == 0 and out.is_file() else f"code {code}"

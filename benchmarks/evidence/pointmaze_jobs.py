@@ -2,26 +2,23 @@
 
     python benchmarks/evidence/pointmaze_jobs.py [--work FOLDER] [--updates N]
 
-Every job is a process of one thread that leaves one JSON file. A job whose file is there is left
-out, so the list can be stopped and started at will, and two processes can share it.
-`pointmaze_collect.py` makes the committed results of the files. The data comes from
-`rlreg data generate rlreg/pointmaze/umaze-v0` (and `medium-v0`), the peers' environments from
-`make bench-peers`.
+`job_list.py` says how a list is run and shared. `pointmaze_collect.py` makes the committed results
+of the files. The data comes from `rlreg data generate rlreg/pointmaze/umaze-v0` (and `medium-v0`),
+the peers' environments from `make bench-peers`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import job_list
+
 HERE = Path(__file__).resolve().parent
+PROGRAM = HERE / "pointmaze_rlreg.py"
 PEERS = HERE.parent / ".peers"
 WORK = HERE.parent.parent / "build" / "evidence"
 # The same for every program; a curve has a point every `EVERY` updates.
@@ -124,6 +121,7 @@ def jobs(make: Jobs) -> Iterator[dict[str, Any]]:
         yield make.iql("as-paper", "umaze", seed)
     yield from (make.finetuning("umaze", seed) for seed in SEEDS[:3])
     yield make.d3rlpy("aligned", "medium", first)
+    yield make.iql("as-d3rlpy", "medium", first)
     yield from (make.cloning("medium", seed) for seed in SEEDS[:3])
     yield make.cloning("umaze", first, "bc10")
     yield from (make.iql(name, "umaze", first) for name in CANDIDATES if name != CHOSEN)
@@ -137,57 +135,15 @@ def jobs(make: Jobs) -> Iterator[dict[str, Any]]:
         yield make.cloning("medium", seed, "bc10")
 
 
-def run(job: dict[str, Any], work: Path) -> bool:
-    """Runs a job in a process of its own; returns whether it left its file."""
-    out = work / f"{job['name']}.json"
-    begun = time.monotonic()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    command = [sys.executable, str(HERE / "pointmaze_rlreg.py"), json.dumps(job), str(out)]
-    code = subprocess.run(command, env=environment, check=False).returncode
-    how = "done" if code == 0 else f"code {code}"
-    print(f"{job['name']}: {how}, {time.monotonic() - begun:.0f} s", flush=True)
-    return code == 0
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--work", type=Path, default=WORK)
+    job_list.add_arguments(parser, WORK)
     parser.add_argument("--updates", type=int, default=UPDATES)
     parser.add_argument("--peers", type=Path, default=PEERS, help="the peers' environments")
-    parser.add_argument("--only", default="", help="jobs whose names hold this text")
-    parser.add_argument("--list", action="store_true", help="names and what is there already")
-    arguments = parser.parse_args()
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    make = Jobs(arguments.work, arguments.updates, arguments.peers)
-    failed = 0
-    for job in jobs(make):
-        out = arguments.work / f"{job['name']}.json"
-        if arguments.only not in job["name"]:
-            continue
-        if arguments.list:
-            print(f"{'there' if out.is_file() else '     '} {job['name']}")
-            continue
-        # A second process of this program takes the next job.
-        claim = out.with_suffix(".claim")
-        if out.is_file() or not _claimed(claim):
-            continue
-        try:
-            failed += not run(job, arguments.work)
-        finally:
-            claim.unlink(missing_ok=True)
+    own = parser.parse_args()
+    listed = jobs(Jobs(own.work, own.updates, own.peers))
+    failed = job_list.run_list(listed, PROGRAM, own.work, own.only, own.list)
     sys.exit(1 if failed else 0)
-
-
-def _claimed(path: Path) -> bool:
-    """Whether a job is ours: nobody else works on it, or whoever did is gone."""
-    try:
-        if Path(f"/proc/{int(path.read_text())}").exists():
-            return False
-    except (FileNotFoundError, ValueError):
-        pass
-    path.write_text(str(os.getpid()))
-    return True
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python benchmarks/evidence/same_start.py [--work FOLDER] [--updates N] [--peers FOLDER]
 
-d3rlpy's side is the job `umaze-d3rlpy-aligned` of `pointmaze_jobs.py`, seed 0. Rounding makes the two
-drift apart, so what is compared are means over a thousand updates.
+d3rlpy's side is the job `umaze-d3rlpy-aligned` of `pointmaze_jobs.py`, seed 0. Rounding makes the
+two drift apart, so what is compared are means over a thousand updates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import torch  # noqa: E402
 from pointmaze_jobs import PEERS, WORK  # noqa: E402
 from record import machine, versions, write  # noqa: E402
 
-import rlreg  # noqa: E402
 from rlreg_iql.d3rlpy_import import convert_d3rlpy  # noqa: E402
 
 SEED, BATCH_SIZE, ROW = 0, 256, 1_000
