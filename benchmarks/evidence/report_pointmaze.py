@@ -164,9 +164,7 @@ def score_table(results: Results, maze: str) -> str:
 def score_picture(results: Results, maze: str) -> str:
     groups = (results.chosen, "as-d3rlpy", "d3rlpy-aligned", "d3rlpy-get_minari", "bc", "bc10")
     curves = [
-        found
-        for index, group in enumerate(groups)
-        for found in results.returns(maze, group, index)
+        found for index, group in enumerate(groups) for found in results.returns(maze, group, index)
     ]
     if not curves:
         return ""
