@@ -276,7 +276,7 @@ def test_fine_tuning_is_compiled_only_if_that_is_asked_for(make, data, monkeypat
     """The step runs as it is handed to the compiler, without compiling it."""
     from rlreg_iql import compiled
 
-    monkeypatch.setattr(compiled, "_compile", lambda step: step)
+    monkeypatch.setattr(compiled, "_compile", lambda step, threads: step)
     plain, asked = make(), make()
     asked.compile = mode
     calls = []
