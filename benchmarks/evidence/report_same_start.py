@@ -1,29 +1,20 @@
-"""The table of benchmarks/results/evidence_same_start.json, beside d3rlpy's own run."""
+"""The table of benchmarks/results/evidence_same_start.json."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-from report_pointmaze import LOSSES, NOT_RUN, table
+from report_pointmaze import LOSSES, table
 
 BLOCKS = ("same-start",)
-_POINTMAZE = Path(__file__).resolve().parents[1] / "results" / "evidence_pointmaze.json"
 
 
 def render(document: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """Returns the block of the page; there is no picture."""
-    runs = json.loads(_POINTMAZE.read_text(encoding="utf-8"))["runs"]
-    seed = document["settings"]["seed"]
-    wanted = ("umaze", "d3rlpy-aligned", seed)
-    theirs = [run for run in runs if (run["maze"], run["group"], run["seed"]) == wanted]
-    if not theirs:
-        return {"same-start": NOT_RUN}, {}
-    own, other = document["losses"], theirs[0]["losses"]
+    own, other = document["losses"], document["losses_of_d3rlpy"]
     rows = []
     for name, title in LOSSES.items():
-        pairs = list(zip(own[name], other[name], strict=False))
+        pairs = list(zip(own[name], other[name], strict=True))
         apart = max(abs(a - b) / abs(b) for a, b in pairs)
         (first, first_other), (last, last_other) = pairs[0], pairs[-1]
         rows.append(

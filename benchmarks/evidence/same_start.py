@@ -9,6 +9,7 @@ two drift apart, so what is compared are means over a thousand updates.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from record import machine, versions, write  # noqa: E402
 from rlreg_iql.d3rlpy_import import convert_d3rlpy  # noqa: E402
 
 SEED, BATCH_SIZE, ROW = 0, 256, 1_000
+D3RLPY_JOB = f"umaze-d3rlpy-aligned-30k-{SEED}.json"
 LOSSES = ("q_loss", "v_loss", "actor_loss")
 COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminations")
 # As pointmaze_d3rlpy.py makes it.
@@ -74,6 +76,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     folder = arguments.work / "columns-umaze"
+    other = json.loads((arguments.work / D3RLPY_JOB).read_text(encoding="utf-8"))["losses"]
     columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in COLUMNS}
     learnable = start(arguments.peers / "d3rlpy" / "bin" / "python", columns)
     document = {
@@ -82,6 +85,7 @@ def main() -> None:
         "machine": machine(),
         "versions": versions("rlreg", "torch"),
         "losses": {"every": ROW, **losses_of(learnable, columns, arguments.updates)},
+        "losses_of_d3rlpy": {name: other[name][: arguments.updates // ROW] for name in LOSSES},
     }
     print(write("evidence_same_start", document))
 

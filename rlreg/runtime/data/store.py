@@ -9,7 +9,6 @@ is made.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -25,6 +24,7 @@ from rlreg.errors import DatasetError
 from rlreg.runtime.data.laws import StoreCount
 from rlreg.runtime.data.sums import finite_sum, num_broken, num_different, probe_sum
 from rlreg.runtime.spaces import ActionPlan, FlatteningPlan
+from rlreg.runtime.torch_threads import torch_threads
 
 Batch: TypeAlias = dict[str, Tensor]
 
@@ -317,7 +317,9 @@ class Store:
 
     def count(self) -> StoreCount:
         """Counts what the laws compare, through the path that training samples from."""
-        with _one_thread():
+        # Pieces are small: to wait for other threads costs more than they save, a time slice for
+        # each piece on a busy machine.
+        with torch_threads(1):
             return self._count()
 
     def _count(self) -> StoreCount:
@@ -337,20 +339,6 @@ class Store:
             last = None if ends[-1] else following[-1:].copy()
             first += len(ends)
         return StoreCount(len(self), reward_sum, terminations, probe, broken)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keeps torch on one thread: for small pieces, waiting for the others costs more than it saves.
-
-    On a busy machine it costs a time slice for each piece, which is most of a load.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def rows_within_budget(row_bytes: int, most: int) -> int:

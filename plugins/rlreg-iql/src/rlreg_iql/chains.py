@@ -11,7 +11,6 @@ thread they are called in turn.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from rlreg.runtime.batch import Batch
+from rlreg.runtime.torch_threads import torch_threads
 from rlreg_iql.compiled_step import CRITICS, POLICY, VALUE, Step
 from rlreg_iql.learner import Step as StepName
 from rlreg_iql.objectives import Work
@@ -217,7 +217,7 @@ class Chains:
         to_value, to_critics = Mailbox(), Mailbox()
         critics = self._critics.work(batches, rates, to_critics, to_value)
         value = self._value.work(batches, rates, to_value, to_critics)
-        with _threads(share):
+        with torch_threads(share):
             if is_new or threads == 1:  # the compiler is called in one thread only
                 for _ in zip(critics, value, strict=True):
                     pass
@@ -227,19 +227,6 @@ class Chains:
         names, totals = self._critics.totals()
         more_names, more_totals = self._value.totals()
         return names + more_names, torch.cat(totals + more_totals)
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Has torch share every product among so many threads; those of the caller and new ones."""
-    before = torch.get_num_threads()
-    if count != before:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        if count != before:
-            torch.set_num_threads(before)
 
 
 def _side_by_side(
