@@ -66,16 +66,21 @@ def holdups(found: Mapping[str, Any]) -> Iterator[str]:
     noted = {name: curve for name, curve in found.items() if "notes" in curve}
     if not noted:
         return
-    yield "| | | transitions/s | learner busy | joining, publishing, of its time | held back by |"
-    yield "|---|---|---|---|---|---|"
+    yield (
+        "| | | transitions/s | learner busy | joining, publishing: of its time "
+        "| of its processor time | held back by |"
+    )
+    yield "|---|---|---|---|---|---|---|"
     for curve in noted.values():
         for size, note in curve["notes"].items():
             busy, moved = (
                 note[key]["median"] for key in ("learner_utilisation", "transport_share")
             )
+            computed = note.get("transport_cpu_share")
             yield (
                 f"| {curve['title']} | {int(size):,} {curve['size']} "
                 f"| {spread(curve['values'][size])} | {busy:.0%} | {moved:.1%} "
+                f"| {'' if computed is None else format(computed['median'], '.1%')} "
                 f"| {note['bottleneck']} |"
             )
     yield ""

@@ -84,7 +84,8 @@ def bench(env: Any, settings: dict[str, Any]) -> tuple[float, dict[str, Any]]:
     )  # fmt: skip
     learnable = rlreg.create(run.learnable, device="cpu")
     [row] = learnable.benchmark(env, run.engine, _BENCH_S)
-    notes = {name: row.figures[name] for name in ("learner_utilisation", "transport_share")}
+    shares = ("learner_utilisation", "transport_share", "transport_cpu_share")
+    notes = {name: row.figures[name] for name in shares}
     return row.rates["end_to_end"], {**notes, "bottleneck": row.bottleneck}
 
 

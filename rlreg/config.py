@@ -128,6 +128,12 @@ class RolloutEngineFactory(ComponentConfig):
 
     kind: ClassVar[str] = "engine"
 
+    def start_early(self) -> None:
+        """Starts, without waiting, what a run will wait for later. Optional for the author.
+
+        ``rlreg train`` calls it when the settings are known to be right, before torch is imported.
+        """
+
 
 class LoggerFactory(ComponentConfig):
     """Kind: where metrics go; ``create()`` gives start, metrics, checkpoint, end."""
@@ -249,6 +255,15 @@ class LearnableConfig(OpenUnion):
     def create(self, device: DeviceLike = "auto") -> Any:
         """Builds the learnable on a device; no weights are made yet."""
         raise NotImplementedError(f"{type(self).__name__} has no create()")
+
+    def start_early(self, engine: RolloutEngineFactory | None) -> None:
+        """Starts, without waiting, what training will wait for later. Optional for the author.
+
+        Args:
+            engine: Of the run; ``None`` leaves the choice to the learnable.
+        """
+        if engine is not None:
+            engine.start_early()
 
 
 # --- presets ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from offline_runs import train_cloning, train_iql
+from offline_runs import settings_of_preset, train_cloning, train_iql
 from pointmaze_task import Stopwatch, write_json
 
 import rlreg
@@ -30,21 +30,24 @@ def load(job: dict[str, Any]) -> rlreg.TransitionDataset:
 
 def run_training(job: dict[str, Any]) -> dict[str, Any]:
     watch, dataset = Stopwatch(), load(job)
-    finals: list[Evaluation] = []
+    played: list[Evaluation] = []
 
-    def judge(policy: Any) -> Evaluation:
+    def judge(policy: Any) -> dict[str, Any]:
         assert dataset.info.env_spec is not None
-        finals[:] = [evaluate(policy, dataset.info.env_spec.id, NUM_EPISODES, FIRST_SEED)]
-        return finals[0]
+        result = evaluate(policy, dataset.info.env_spec.id, NUM_EPISODES, FIRST_SEED)
+        played.append(result)
+        return {"mean_return": result.mean_return, "std_return": result.std_return}
 
-    train = train_iql if job["kind"] == "iql" else train_cloning
-    curve = train(job, dataset, judge)
+    if job["kind"] == "iql":
+        run = train_iql(job, dataset, settings_of_preset(job["preset"]), judge)
+    else:
+        run = train_cloning(job, dataset, judge)
     # The last point of the curve is the result: the same episodes.
-    final = finals[0]
-    figures = {"mean_return": final.mean_return, "std_return": final.std_return}
+    last, figures = played[-1], dict(run.curve[-1])
+    del figures["update"]
     return {
-        "curve": curve,
-        "final": {**figures, "returns": list(final.returns), "lengths": list(final.lengths)},
+        "curve": run.curve,
+        "final": {**figures, "returns": list(last.returns), "lengths": list(last.lengths)},
         "content_hash": dataset.content_hash(),
         "cpu_s": watch.seconds(),
     }

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import rlreg
 from rlreg.open_union import validate
 from rlreg.runtime.baselines import CLONED_SHARES, BestEpisodes, CloningConfig
-from rlreg.runtime.evaluation import Evaluation
 
-Judge: TypeAlias = Callable[[Any], Evaluation]
-"""Plays a policy's seeded episodes."""
+Judge: TypeAlias = Callable[[Any], dict[str, Any]]
+"""Plays a policy's seeded episodes; returns what is kept of them."""
+
+LOSSES = ("q_loss", "v_loss", "actor_loss")
+ROW = 1_000
+"""Updates of a row of losses."""
+
+
+@dataclass
+class OfflineRun:
+    """What a run leaves.
+
+    Attributes:
+        learnable: As trained.
+        transitions: How many it was shown.
+        curve: What was judged, every `job["every"]` updates.
+        losses: Means over `ROW` updates, by name; IQL's alone.
+    """
+
+    learnable: Any
+    transitions: int
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    losses: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in LOSSES})
 
 
 def settings_of_preset(name: str) -> dict[str, Any]:
@@ -25,38 +46,38 @@ def settings_of_preset(name: str) -> dict[str, Any]:
     }
 
 
-def point(update: int, result: Evaluation) -> dict[str, Any]:
-    """What is kept of an evaluation."""
-    return {"update": update, "mean_return": result.mean_return, "std_return": result.std_return}
-
-
 def train_iql(
-    job: dict[str, Any], dataset: rlreg.TransitionDataset, judge: Judge
-) -> list[dict[str, Any]]:
-    """IQL with the job's preset; returns its curve."""
-    settings = {"device": "cpu", "seed": job["seed"], "compile": "on"}
-    learnable = rlreg.create("iql", **settings, **settings_of_preset(job["preset"]))
-    curve = []
+    job: Mapping[str, Any],
+    dataset: rlreg.TransitionDataset,
+    settings: Mapping[str, Any],
+    judge: Judge,
+) -> OfflineRun:
+    """IQL with some settings, for as many updates as the job says."""
+    learnable = rlreg.create("iql", device="cpu", seed=job["seed"], compile="on", **settings)
+    run = OfflineRun(learnable, len(dataset))
 
     def look(own: Any, _: int, step: int) -> None:
-        curve.append(point(step, judge(own)))
+        if step % job["every"] == 0:
+            run.curve.append({"update": step, **judge(own)})
 
-    updates, every = job["updates"], job["every"]
-    learnable.fit(dataset, updates, every, callbacks=[look], show_progress=False)
-    return curve
+    rows = learnable.fit(dataset, job["updates"], ROW, callbacks=[look], show_progress=False)
+    for _, metrics in rows:
+        for name, values in run.losses.items():
+            values.append(metrics[name])
+    return run
 
 
 def train_cloning(
-    job: dict[str, Any], dataset: rlreg.TransitionDataset, judge: Judge
-) -> list[dict[str, Any]]:
-    """Cloning of all episodes or the best tenth, as `job["kind"]` says; returns its curve."""
+    job: Mapping[str, Any], dataset: rlreg.TransitionDataset, judge: Judge
+) -> OfflineRun:
+    """Cloning of all episodes or the best tenth, as `job["kind"]` says."""
     learnable: Any = validate(CloningConfig, {"type": "bc"}).create("cpu")
     learnable.prepare(seed=job["seed"], compile="off")
     learnable.build_with_dataset(dataset)
     share = CLONED_SHARES[job["kind"]]
     source: Any = dataset if share == 1 else BestEpisodes(dataset, share)
-    curve = []
+    run = OfflineRun(learnable, len(source))
     for step in range(job["every"], job["updates"] + 1, job["every"]):
         learnable.train_epoch(source, job["every"])
-        curve.append(point(step, judge(learnable)))
-    return curve
+        run.curve.append({"update": step, **judge(learnable)})
+    return run

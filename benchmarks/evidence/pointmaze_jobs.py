@@ -49,6 +49,8 @@ CANDIDATES = {
     "e9-t3": settings_for_mazes(0.9, 3.0),
     "e7-t3": settings_for_mazes(0.7, 3.0),
     "e9-t10-raw": settings_for_mazes(0.9, 10.0, shift=0.0),
+    "e7-t10-raw": settings_for_mazes(0.7, 10.0, shift=0.0),
+    "e7-t3-raw": settings_for_mazes(0.7, 3.0, shift=0.0),
 }
 CHOSEN = "e9-t10"
 
@@ -124,7 +126,8 @@ def jobs(make: Jobs) -> Iterator[dict[str, Any]]:
     yield make.iql("as-d3rlpy", "medium", first)
     yield from (make.cloning("medium", seed) for seed in SEEDS[:3])
     yield make.cloning("umaze", first, "bc10")
-    yield from (make.iql(name, "umaze", first) for name in CANDIDATES if name != CHOSEN)
+    for maze in ("medium", "umaze"):
+        yield from (make.iql(name, maze, first) for name in CANDIDATES)
     yield from (make.d3rlpy("aligned", "medium", seed) for seed in others[:2])
     yield make.d3rlpy("get_minari", "medium", first)
     yield from (make.d3rlpy("get_minari", "umaze", seed) for seed in others[:2])

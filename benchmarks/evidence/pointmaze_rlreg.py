@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from offline_runs import ROW, Judge, train_cloning, train_iql
 from pointmaze_task import (
     FIRST_SEED,
     NUM_CURVE_EPISODES,
@@ -28,44 +29,33 @@ from pointmaze_task import (
 )
 
 import rlreg
-from rlreg.open_union import validate
-from rlreg.runtime.baselines import CLONED_SHARES, BestEpisodes, CloningConfig
 from rlreg.runtime.data.pointmaze import WaypointController
 from rlreg.runtime.data.replay import ReplayBuffer
 from rlreg.runtime.environments import make_env
 from rlreg.runtime.evaluation import evaluate_random
-
-_LOSSES = ("q_loss", "v_loss", "actor_loss")
-_ROW = 1_000
 
 
 def load(maze: str) -> rlreg.TransitionDataset:
     return rlreg.load_dataset(dataset_id(maze), memory_map=False)
 
 
+def judged_on(maze: str) -> Judge:
+    """What a point of a curve is made of."""
+    return lambda policy: figures(judge(policy, maze, NUM_CURVE_EPISODES))
+
+
 def run_iql(job: dict[str, Any], out: Path) -> dict[str, Any]:
-    maze, updates, every = job["maze"], job["updates"], job["every"]
-    watch, dataset = Stopwatch(), load(maze)
-    settings = {"device": "cpu", "seed": job["seed"], "compile": "on", **job["settings"]}
-    learnable = rlreg.create("iql", **settings)
-    curve, losses = [], []
-
-    def look(own: Any, _: int, step: int) -> None:
-        if step % every == 0:
-            result = judge(own, maze, NUM_CURVE_EPISODES)
-            curve.append({"update": step, **figures(result)})
-
-    for _, metrics in learnable.fit(dataset, updates, _ROW, callbacks=[look], show_progress=False):
-        losses.append({name: metrics[name] for name in _LOSSES})
-    learnable.save(out.with_suffix(".rlreg"))
+    maze, watch, dataset = job["maze"], Stopwatch(), load(job["maze"])
+    run = train_iql(job, dataset, job["settings"], judged_on(maze))
+    run.learnable.save(out.with_suffix(".rlreg"))
     return {
-        "curve": curve,
-        "losses": {"every": _ROW, **{n: [row[n] for row in losses] for n in _LOSSES}},
-        "is_compiled": learnable.is_compiled,
+        "curve": run.curve,
+        "losses": {"every": ROW, **run.losses},
+        "is_compiled": run.learnable.is_compiled,
         "rewards_seen": float(dataset.rewards.sum()),
-        "transitions": len(dataset),
+        "transitions": run.transitions,
         "cpu_s": watch.seconds(),
-        "final": final_figures(learnable, maze),
+        "final": final_figures(run.learnable, maze),
     }
 
 
@@ -88,23 +78,13 @@ def run_finetuning(job: dict[str, Any], out: Path) -> dict[str, Any]:
 
 
 def run_cloning(job: dict[str, Any], _: Path) -> dict[str, Any]:
-    maze, updates, every = job["maze"], job["updates"], job["every"]
-    watch, dataset = Stopwatch(), load(maze)
-    config = validate(CloningConfig, {"type": "bc"})
-    learnable: Any = config.create("cpu")
-    learnable.prepare(seed=job["seed"], compile="off")
-    learnable.build_with_dataset(dataset)
-    share = CLONED_SHARES[job["kind"]]
-    source: Any = dataset if share == 1 else BestEpisodes(dataset, share)
-    curve = []
-    for step in range(every, updates + 1, every):
-        learnable.train_epoch(source, every)
-        curve.append({"update": step, **figures(judge(learnable, maze, NUM_CURVE_EPISODES))})
+    maze, watch, dataset = job["maze"], Stopwatch(), load(job["maze"])
+    run = train_cloning(job, dataset, judged_on(maze))
     return {
-        "curve": curve,
-        "transitions": len(source),
+        "curve": run.curve,
+        "transitions": run.transitions,
         "cpu_s": watch.seconds(),
-        "final": final_figures(learnable, maze),
+        "final": final_figures(run.learnable, maze),
     }
 
 
@@ -155,16 +135,13 @@ def run_peer(job: dict[str, Any], out: Path) -> dict[str, Any]:
         subprocess.run(command, check=True)
     report: dict[str, Any] = json.loads((weights / "report.json").read_text(encoding="utf-8"))
     columns = flatten if report["columns"] == "rlreg" else _columns_of_get_minari
-    policies = []
+    policies, look = [], judged_on(job["maze"])
     for step in range(job["every"], job["updates"] + 1, job["every"]):
         with np.load(weights / f"{step}.npz") as file:
             count = len(file.files) // 2
             layers = [(file[f"weight{i}"], file[f"bias{i}"]) for i in range(count)]
         policies.append((step, tanh_policy(layers, columns)))
-    curve = [
-        {"update": step, **figures(judge(policy, job["maze"], NUM_CURVE_EPISODES))}
-        for step, policy in policies
-    ]
+    curve = [{"update": step, **look(policy)} for step, policy in policies]
     return {**report, "curve": curve, "final": final_figures(policies[-1][1], job["maze"])}
 
 

@@ -6,11 +6,13 @@ so far and what `time.perf_counter` says, which on Linux all processes share.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +52,13 @@ def base(what: str, source: str) -> None:
 
 def offline(words: list[str]) -> None:
     """Trains offline up to the end of the first update."""
-    from rlreg.runtime.offline import OfflineLearnable
+    when_imported("rlreg.runtime.offline", report_first_updates)
+    train(words)
 
-    plain = OfflineLearnable.train_epoch
+
+def report_first_updates(offline: Any) -> None:
+    """Makes a learnable say when its first update begins, and end after it (compiled: a chunk)."""
+    plain = offline.OfflineLearnable.train_epoch
 
     def first(self: Any, dataset: Any, count: int, **_: Any) -> Any:
         say("reached")
@@ -60,15 +66,18 @@ def offline(words: list[str]) -> None:
         say("done")
         os._exit(0)
 
-    OfflineLearnable.train_epoch = first  # type: ignore[method-assign]
-    train(words)
+    offline.OfflineLearnable.train_epoch = first
 
 
 def online(words: list[str]) -> None:
     """Trains IMPALA up to the end of the first update."""
-    from rlreg_impala.trainer import Intake, MultiStepIMPALA
+    when_imported("rlreg_impala.trainer", report_first_update)
+    train(words)
 
-    collect, update = Intake.collect, MultiStepIMPALA.update
+
+def report_first_update(trainer: Any) -> None:
+    """Makes the trainer say when its first batch is there, and end after its first update."""
+    collect, update = trainer.Intake.collect, trainer.MultiStepIMPALA.update
 
     def first_batch(self: Any, *given: Any) -> Any:
         fragments = collect(self, *given)
@@ -81,9 +90,31 @@ def online(words: list[str]) -> None:
         self.stop()
         os._exit(0)
 
-    Intake.collect = first_batch  # type: ignore[method-assign]
-    MultiStepIMPALA.update = first_update  # type: ignore[method-assign]
-    train(words)
+    trainer.Intake.collect = first_batch
+    trainer.MultiStepIMPALA.update = first_update
+
+
+def when_imported(name: str, change: Callable[[Any], None]) -> None:
+    """Changes a module as soon as the command imports it: not earlier, the order is measured."""
+
+    class Finder:
+        def find_spec(self, wanted: str, *given: Any) -> Any:
+            if wanted != name:
+                return None
+            sys.meta_path.remove(self)  # type: ignore[arg-type]  # a finder of one method
+            spec = importlib.util.find_spec(name)
+            assert spec is not None
+            assert spec.loader is not None
+            run = spec.loader.exec_module
+
+            def run_and_change(module: Any) -> None:
+                run(module)
+                change(module)
+
+            spec.loader.exec_module = run_and_change  # type: ignore[method-assign]
+            return spec
+
+    sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]  # a finder of one method
 
 
 def train(words: list[str]) -> None:

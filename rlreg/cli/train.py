@@ -147,6 +147,8 @@ def train(
     run = load_run(source, preset=preset, overrides=all_overrides)
     stop = SignalFlag()
     with stop.installed(), plain_warnings():
+        if seeds == 1:  # several are processes of their own
+            run.learnable.start_early(run.engine)
         # Only now: what is wrong with the settings is said before torch is imported.
         from rlreg.runtime.train import train as train_run
 

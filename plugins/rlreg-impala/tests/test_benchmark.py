@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 
+import gymnasium
 import pytest
 
 import rlreg
@@ -13,6 +15,7 @@ from rlreg.errors import ConfigError
 from rlreg.open_union import validate
 from rlreg.runtime.online import OnlineLearnable
 from rlreg_impala.benchmark import diagnose
+from rlreg_impala.engines.process import ProcessEngine
 
 RATES = {"env_only": 100_000.0, "inference": 1_000_000.0, "learner": 300_000.0}
 
@@ -50,6 +53,35 @@ def test_the_command_measures_every_part_of_both_kinds_of_environment(capfd):
         assert row["knob"]
     # Far below what any machine does: per-step transport in Python gives a tenth of it.
     assert rows[0]["rates"]["end_to_end"] > 5_000
+
+
+def test_transport_counts_what_moving_costs_and_not_what_is_waited_for(monkeypatch):
+    shares = {}
+    for name, lose in (("sleeps", time.sleep), ("computes", compute)):
+
+        def publish(self, *given, lose=lose, plain=ProcessEngine.publish):
+            lose(0.02)
+            plain(self, *given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ProcessEngine, "publish", publish)
+            impala = rlreg.create("impala", device="cpu", n_rollout_steps=4)
+            engine = validate(RolloutEngineFactory, {"type": "process", "num_envs": 2})
+            [row] = impala.benchmark(cartpole, engine, 0.5)
+        assert row.figures["transport_share"] > 0.5
+        shares[name] = row.figures["transport_cpu_share"]
+    assert shares["computes"] > 0.6
+    assert 0 < shares["sleeps"] < shares["computes"] - 0.2
+
+
+def cartpole():
+    return gymnasium.make("CartPole-v1")
+
+
+def compute(seconds):
+    begun = time.thread_time()
+    while time.thread_time() < begun + seconds:
+        pass
 
 
 @pytest.mark.slow

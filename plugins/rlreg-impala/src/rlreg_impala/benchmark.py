@@ -125,6 +125,7 @@ def _row(
         "cores": float(_num_cores()),
         "learner_utilisation": together.utilisation,
         "transport_share": together.transport_share,
+        "transport_cpu_share": together.transport_cpu_share,
         "share_of_env_only": rates["end_to_end"] / (rates["env_only"] * max(actors, 1)),
         "one_core_bound": 1 / (1 / rates["env_only"] + 1 / rates["inference"]),
     }
@@ -281,11 +282,16 @@ class _Together:
 
     def __init__(self, session: MultiStepIMPALA) -> None:
         self._session = session
+        collect, learn = _Clocked(session.intake.collect), _Clocked(session.learner.update)
+        self._collect, self._learn = collect, learn
+        session.intake.collect = collect  # type: ignore[method-assign, assignment]  # timed
+        session.learner.update = learn  # type: ignore[method-assign, assignment]  # timed
         self.forget()
 
     def forget(self) -> None:
         """Starts the shares anew."""
-        self._waited = self._moved = self._passed = 0.0
+        self._waited = self._moved = self._passed = self._computed = 0.0
+        self._collect.cpu_s = self._learn.cpu_s = 0.0
 
     def run(self, seconds: float) -> float:
         """Returns transitions per second."""
@@ -295,9 +301,10 @@ class _Together:
         return _repeat(self._update, seconds)
 
     def _update(self) -> float:
-        begun = time.perf_counter()
+        begun, computed = time.perf_counter(), time.thread_time()
         metrics = self._session.update()
         self._passed += time.perf_counter() - begun
+        self._computed += time.thread_time() - computed
         self._waited += metrics["time/dequeuing_actors_s"]
         self._moved += metrics["time/collecting_actors_s"] + metrics["time/publishing_s"]
         return metrics["update/transitions"]
@@ -309,8 +316,32 @@ class _Together:
 
     @property
     def transport_share(self) -> float:
-        """Share of the learner's busy time that joins fragments and publishes weights."""
+        """Share of the learner's busy time that joins fragments and publishes weights.
+
+        Where there are more processes than cores, most of it is none of its own: handing a slot
+        back wakes an actor, and the learner waits for the core that the actor takes.
+        """
         return self._moved / (self._passed - self._waited)
+
+    @property
+    def transport_cpu_share(self) -> float:
+        """The same of the processor time of the learner's thread: what moving the data costs."""
+        busy = self._computed - self._collect.cpu_s
+        return (busy - self._learn.cpu_s) / busy
+
+
+class _Clocked:
+    """A method that adds up the processor time of its calls."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method, self.cpu_s = method, 0.0
+
+    def __call__(self, *args: Any) -> Any:
+        before = time.thread_time()
+        try:
+            return self._method(*args)
+        finally:
+            self.cpu_s += time.thread_time() - before
 
 
 def measure_all(

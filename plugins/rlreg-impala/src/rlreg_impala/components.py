@@ -194,6 +194,12 @@ class ProcessEngineConfig(ConcurrentEngineConfig):
         "Default: Maze, forkserver.",
     )
 
+    def start_early(self) -> None:
+        """Starts the server of the actors' processes, which imports torch in the meantime."""
+        from .fork_server import start_early
+
+        start_early(self.start_method)
+
     def create(self, spec: EngineSpec) -> RolloutEngine:
         """Builds the engine; no process runs before its ``start``."""
         from .engines.process import ProcessEngine

@@ -16,10 +16,12 @@ from rlreg.config import (
     LearnableConfig,
     LRSchedulerFactory,
     OptimizerFactory,
+    RolloutEngineFactory,
     make_encoder_field,
     make_lr_scheduler_field,
     make_optimizer_field,
 )
+from rlreg.open_union import validate
 from rlreg.search import Search
 
 if TYPE_CHECKING:
@@ -218,6 +220,10 @@ class IMPALAConfig(LearnableConfig):
 
         require_plain_encoders(self)
         return IMPALA(self, device)
+
+    def start_early(self, engine: RolloutEngineFactory | None) -> None:
+        """Starts what the run's engine, or the default one, will wait for."""
+        super().start_early(engine or validate(RolloutEngineFactory, default_engine()))
 
 
 def default_engine() -> Mapping[str, Any]:

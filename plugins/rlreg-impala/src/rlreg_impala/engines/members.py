@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -172,22 +171,3 @@ class Member:
         if not self.is_ready and self.progress[PHASE] == STARTING:
             return "starting"
         return "acting" if self.progress[PHASE] == ACTING else "idle"
-
-
-# Variables that keep numerical libraries from starting a thread per core in every actor.
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-@contextlib.contextmanager
-def single_threaded_children() -> Iterator[None]:
-    """Lets processes that are started inside take one thread for numerics."""
-    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

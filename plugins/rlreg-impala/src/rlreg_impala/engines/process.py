@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from rlreg.errors import ConfigError, RolloutError
 from rlreg_impala.buffers import FragmentBuffers
+from rlreg_impala.fork_server import preload, single_threaded_children
 from rlreg_impala.progress import restart_progress
 from rlreg_impala.rollouts import ActorStatus, EngineSpec, EngineState, EnvFactory, PolicySpec
 
-from .members import Member, single_threaded_children
+from .members import Member
 from .payload import pack
 from .shared import SharedArrays, SharedBlock, SharedPlan
 from .slotted import SlottedEngine
@@ -34,9 +35,6 @@ from .worker import ANSWER, DONE, FAILED, FILL, LATEST, LOAD, STATE, STOP, run_a
 
 _STOP_GRACE_S = 1.0
 _POLL_S = 0.5
-
-# What every actor imports anyway: a fork server that has it starts one in a fraction of a second.
-_PRELOAD = ["torch", "rlreg_impala.engines.worker"]
 
 
 class ProcessEngine(SlottedEngine):
@@ -82,8 +80,7 @@ class ProcessEngine(SlottedEngine):
         ]
         self._stop_at_exit = _stop_at_exit(self)
         atexit.register(self._stop_at_exit)
-        if self._context.get_start_method() == "forkserver":
-            self._context.set_forkserver_preload(_PRELOAD)
+        preload(self._context)
         for member in self._members:
             self._spawn(member)
 

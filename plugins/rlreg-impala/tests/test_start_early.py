@@ -1,0 +1,92 @@
+"""What ``rlreg train`` starts before torch is imported: the server of the actors' processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Prints how many processes this one has at the moment when something first imports torch.
+WATCHED = """
+import sys
+from pathlib import Path
+
+class Watch:
+    def find_spec(self, name, *given):
+        if name == "torch":
+            sys.meta_path.remove(self)
+            children = Path("/proc/self/task", str(__import__("os").getpid()), "children")
+            commands = [Path("/proc", pid, "cmdline").read_text()
+                        for pid in children.read_text().split()]
+            print("servers", sum("forkserver" in command for command in commands), file=sys.stderr)
+
+sys.meta_path.insert(0, Watch())
+from rlreg.cli.main import main
+main()
+"""
+
+
+def servers_before_torch(folder, *words):
+    run = folder / "run"
+    command = [
+        sys.executable, "-c", WATCHED, "train", *words, "--device", "cpu", "--steps", "2000",
+        "--out", str(run), "--set", "evaluation.n_episodes=1", "--json",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "finished"
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("servers ")]
+    return int(line.split()[1])
+
+
+IMPALA = ("impala", "--env", "CartPole-v1")
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="on one core the engine is sequential")
+def test_the_default_engine_has_its_server_before_torch_is_imported(tmp_path):
+    assert servers_before_torch(tmp_path, *IMPALA) == 1
+
+
+@pytest.mark.parametrize("engine", [["type=sequential"], ["type=process", "start_method=spawn"]])
+def test_engines_without_a_server_start_none(engine, tmp_path):
+    settings = [word for line in engine for word in ("--set", f"engine.{line}")]
+    assert servers_before_torch(tmp_path, *IMPALA, *settings) == 0
+
+
+def run_python(code, **env):
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, env={**os.environ, **env}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_starting_twice_is_starting_once():
+    assert run_python(
+        "import sys\n"
+        "from multiprocessing.forkserver import _forkserver\n"
+        "from rlreg_impala.fork_server import start_early\n"
+        "start_early('forkserver')\n"
+        "first = _forkserver._forkserver_pid\n"
+        "start_early('forkserver')\n"
+        "assert first == _forkserver._forkserver_pid is not None\n"
+        "print('torch' in sys.modules)\n"
+    ).split() == ["False"]
+
+
+def test_actors_of_a_server_that_started_early_have_one_thread():
+    """torch reads the number when it is imported, which now happens in the server."""
+    assert run_python(
+        "import multiprocessing\n"
+        "from rlreg_impala.fork_server import start_early\n"
+        "start_early('forkserver')\n"
+        "import torch\n"
+        "context = multiprocessing.get_context('forkserver')\n"
+        "with context.Pool(1) as pool:\n"
+        "    print(pool.apply(torch.get_num_threads))\n",
+        OMP_NUM_THREADS="2",
+    ).split() == ["1"]
