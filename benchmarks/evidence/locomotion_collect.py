@@ -66,7 +66,7 @@ def collect(work: Path) -> dict[str, Any]:
             data[document["job"]["dataset"]] = kept
     for document in documents:
         job = document["job"]
-        if job["kind"] == "data" or job["updates"] != UPDATES:
+        if job["kind"] == "data" or job["updates"] != UPDATES[job["kind"]]:
             continue
         if document["content_hash"] != data[job["dataset"]]["content_hash"]:
             sys.exit(f"{job['name']} learnt from other data than {job['dataset']} now holds")

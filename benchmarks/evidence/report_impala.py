@@ -8,7 +8,20 @@ from typing import Any
 from report_pointmaze import spread, table
 from svg_panels import Panel, curve, picture
 
-BLOCKS = ("impala", "impala-values", "impala-thresholds", "impala-lag", "impala-lag-cartpole")
+BLOCKS = (
+    "impala", "impala-minatar", "impala-values", "impala-thresholds", "impala-lag",
+    "impala-lag-cartpole",
+)  # fmt: skip
+
+# What MinAtar's authors publish of their actor-critic with traces of 0.8: training returns (means
+# of 100 episodes and 30 runs), by millions of frames. Read off img/learning_curves.gif of
+# github.com/kenjyoung/MinAtar, to some 2 % of its height.
+MINATAR_AUTHORS = {
+    "minatar-breakout": {1: 9.9, 5: 17.5},
+    "minatar-asterix": {1: 0.9, 5: 18.7},
+    "minatar-freeway": {1: 0.2, 5: 47.7},
+    "minatar-space-invaders": {1: 52.1, 5: 185.3},
+}
 
 # Rates of the two ablations on CartPole-v1.
 RATES = {"lag": "0.003, falling", "lag-fast": "0.01"}
@@ -21,6 +34,7 @@ def render(document: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     pictures = {"impala": picture(panels, {0: "mean return of evaluations, by transitions"}, 3)}
     text = "![Mean return against transitions, task by task](pictures/impala.svg)"
     blocks = {"impala": f"{text}\n\n{tasks_table(tasks)}"}
+    blocks["impala-minatar"] = minatar_table(tasks)
     ablations = document.get("ablations", {})
     if ablations:
         blocks["impala-values"] = values_table(ablations)
@@ -115,6 +129,22 @@ def tasks_table(tasks: Mapping[str, Any]) -> str:
     head = [
         "task", "preset, and what is changed", "transitions", "seeds",
         "last return (lowest to highest seed)", "random play", "goal",
+    ]  # fmt: skip
+    return table(head, rows)
+
+
+def minatar_table(tasks: Mapping[str, Any]) -> str:
+    """Training returns beside those that MinAtar's authors publish for as many frames."""
+    rows = []
+    for name, published in MINATAR_AUTHORS.items():
+        if name in tasks:
+            runs, millions = tasks[name]["runs"], tasks[name]["n_steps"] // 1_000_000
+            reached = spread([run["training"][-1][1] for run in runs])
+            known = [f"{published[after]:g}" for after in (millions, 5)]
+            rows.append([name.removeprefix("minatar-"), str(len(runs)), reached, *known])
+    head = [
+        "game", "seeds", "last returns of training", "their actor-critic after as many frames",
+        "after 5 million",
     ]  # fmt: skip
     return table(head, rows)
 

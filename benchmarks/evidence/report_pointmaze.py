@@ -173,20 +173,26 @@ def score_picture(results: Results, maze: str) -> str:
 
 
 def sweep_table(results: Results) -> str:
+    """What seed 0 reaches with each of the candidates for the preset, maze by maze."""
     rows = []
     for group, settings in results.document["settings"]["candidates"].items():
-        runs = [run for run in results.runs("umaze", group) if run["seed"] == 0]
-        if runs:
+        scores = [first_score(results, maze, group) for maze in ("umaze", "medium")]
+        if any(scores):
             shift = (settings["reward_scaler"] or {"shift": 0})["shift"]
             rows.append(
-                [f"{settings['expectile']}", f"{settings['weight_temp']}", f"{shift:g}",
-                 f"{runs[0]['return']:.1f}", f"{runs[0]['score']:.1f}",
+                [f"{settings['expectile']}", f"{settings['weight_temp']}", f"{shift:g}", *scores,
                  "the preset" if group == results.chosen else ""]
             )  # fmt: skip
     if not rows:
         return NOT_RUN
-    head = ["expectile", "weight_temp", "added to rewards", "return", "normalised score", ""]
+    head = ["expectile", "weight_temp", "added to rewards", "umaze", "medium", ""]
     return table(head, rows)
+
+
+def first_score(results: Results, maze: str, group: str) -> str:
+    """The normalised score of seed 0; empty where it has not run."""
+    scores = [run["score"] for run in results.runs(maze, group) if run["seed"] == 0]
+    return f"{scores[0]:.1f}" if scores else ""
 
 
 # --- two programs, one algorithm ----------------------------------------------------------------

@@ -275,10 +275,10 @@ def test_the_jobs_are_those_of_the_data_that_is_there(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     assert list(locomotion_jobs.jobs()) == []
     (tmp_path / "rlreg" / "hopper" / "medium-v0").mkdir(parents=True)
-    first, *others = locomotion_jobs.jobs(30_000)
+    first, *others = locomotion_jobs.jobs({"iql": 30_000, "bc": 5_000, "bc10": 5_000})
     assert first["kind"] == "data"
     assert [job["name"] for job in others[:4]] == [
-        "hopper-medium-iql-30k-0", "hopper-medium-bc-30k-0", "hopper-medium-bc10-30k-0",
+        "hopper-medium-iql-30k-0", "hopper-medium-bc-5k-0", "hopper-medium-bc10-5k-0",
         "hopper-medium-iql-30k-1",
     ]  # fmt: skip
     assert {job["dataset"] for job in others} == {"rlreg/hopper/medium-v0"}
@@ -354,7 +354,7 @@ def test_runs_on_other_data_than_described_are_refused(tmp_path):
     jobs = tmp_path / "jobs"
     jobs.mkdir()
     job = {"name": "x", "kind": "iql", "task": "hopper", "data": "medium", "seed": 0}
-    job |= {"dataset": "rlreg/hopper/medium-v0", "updates": UPDATES}
+    job |= {"dataset": "rlreg/hopper/medium-v0", "updates": UPDATES["iql"]}
     run = {
         "job": job, "versions": {}, "content_hash": "old", "final": {"mean_return": 1.0},
         "curve": [{"update": 1, "mean_return": 1.0}], "cpu_s": 1.0,

@@ -150,7 +150,7 @@ def test_presets_hold_the_papers_numbers():
         "iql/antmaze": (0.9, 10.0, 100),
         "iql/adroit": (0.7, 0.5, 10),
         "iql/kitchen": (0.7, 0.5, 10),
-        "iql/pointmaze": (0.9, 10.0, 100),
+        "iql/pointmaze": (0.7, 10.0, 100),
         "iql/pendulum": (0.9, 10.0, 20),
     }
     by_id = {preset.id: preset.settings for preset in PRESETS}

@@ -60,13 +60,13 @@ class MinAtarEncoder(EncoderFactory):
 
     type: Literal["minatar_conv"] = "minatar_conv"
     filters: Width = Field(
-        16, description="Channels of the convolution. Default: MinAtar's own actor-critic, 16."
+        16, description="Channels of the convolution. Default: MinAtar's own agents, 16."
     )
     kernel_size: int = Field(
-        3, ge=1, le=15, description="Side of the kernel. Default: MinAtar's own actor-critic, 3."
+        3, ge=1, le=15, description="Side of the kernel. Default: MinAtar's own agents, 3."
     )
     feature_size: Width = Field(
-        128, description="Width of the last layer. Default: MinAtar's own actor-critic, 128."
+        128, description="Width of the last layer. Default: MinAtar's own agents, 128."
     )
     channel_axis: Channels = _CHANNEL_AXIS
 

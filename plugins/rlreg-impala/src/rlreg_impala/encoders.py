@@ -74,7 +74,8 @@ class MinAtarConv(nn.Module):
         config: Channels, kernel, feature size, channel axis.
         observation_shape: ``[C, H, W]`` or ``[H, W, C]``.
 
-    Source: Young and Tian 2019 (MinAtar), the network of their actor-critic.
+    Source: Young and Tian 2019 (MinAtar), the network of their DQN; their actor-critic has the same
+    layers, with SiLU and its derivative in place of relu, which learned worse here.
     """
 
     def __init__(self, config: MinAtarEncoder, observation_shape: tuple[int, ...]) -> None:
