@@ -27,14 +27,16 @@ FIGURES = [  # what it is, its document, the program, the peer
     ("V-trace, 20 x 32: calls per second", "vtrace", "rlreg, 20 x 32", "the loop"),
     ("V-trace, 100 x 32", "vtrace", "rlreg, 100 x 32", "the loop"),
     ("V-trace, 100 x 512", "vtrace", "rlreg, 100 x 512", "the loop"),
+    ("V-trace, 20 x 32", "vtrace", "rlreg, 20 x 32", "torchrl"),
     ("V-trace, 100 x 32", "vtrace", "rlreg, 100 x 32", "torchrl"),
+    ("V-trace, 100 x 512", "vtrace", "rlreg, 100 x 512", "torchrl"),
     (
         "a Minari set of a million transitions to a store in memory",
         "data",
         "rlreg, in memory",
         "d3rlpy",
     ),
-    ("the same from the cache of the first time", "data", "rlreg, mapped, a second time", "d3rlpy"),
+    ("the same, mapped from an earlier load", "data", "rlreg, mapped, a second time", "d3rlpy"),
     ("eight seeds side by side", "seeds", "--seeds N", "one after the other"),
 ]
 

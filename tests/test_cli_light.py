@@ -803,3 +803,38 @@ def test_a_blocking_variable_that_names_nothing_is_remarked(call, monkeypatch):
     code, _, err = call("list")
     assert code == 0
     assert "RLREG_BLOCK_PLUGINS names 'no-such-plugin'" in err
+
+
+# --- closed streams -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_works_with_closed_streams_and_writes_into_no_file(closed, tmp_path):
+    script = f'"{sys.executable}" -m rlreg schema export "{tmp_path}" {closed}; echo "code $?"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "code 0", done.stderr
+    assert "Traceback" not in done.stderr
+    json.loads((tmp_path / "run.schema.json").read_text())
+    assert not [path for path in tmp_path.iterdir() if not path.name.endswith(".json")]
+
+
+def test_an_end_of_file_is_not_an_interrupt(run_python):
+    code, message = json.loads(
+        run_python(
+            "import contextlib, io, json\n"
+            "import click\n"
+            "from rlreg.cli import main\n"
+            "@click.command()\n"
+            "def broken():\n"
+            "    raise EOFError('the file ended')\n"
+            "main.cli.main = broken.main\n"
+            "said = io.StringIO()\n"
+            "with contextlib.redirect_stderr(said):\n"
+            "    code = main.run([])\n"
+            "print(json.dumps([code, said.getvalue()]))\n",
+            path=[ROOT],
+        )
+    )
+    assert code == 1
+    assert "the file ended" in message
+    assert "interrupted" not in message

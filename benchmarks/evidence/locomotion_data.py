@@ -7,8 +7,9 @@ Minari keeps its own (MINARI_DATASETS_PATH):
 
 - `rlreg/hopper/medium-v0`: rollouts of a policy that was half trained, with its noise;
 - `rlreg/hopper/medium-replay-v0`: every step of the training up to that policy;
-- `rlreg/hopper/medium-best-v0`: half the former's rollouts anew, half of the best policy's. It is
-  called `medium-expert` only where the best policy has nine tenths of what D4RL's expert has.
+- `rlreg/hopper/medium-best-v0`, if there is a better policy: half rollouts of the former anew,
+  half of the best one. It is called `medium-expert` only where the best policy has nine tenths of
+  what D4RL's expert has.
 
 Half trained means, as D4RL means it, a third of the return of D4RL's expert: the first policy of
 the curve that has it, or the one named by `--medium`. What its return is stands in the description.
@@ -241,16 +242,18 @@ def replayed(run: SacRun, n_steps: int) -> Iterator[CollectedEpisode]:
 
 
 def recipes(task: str, run: SacRun, medium: int | None = None) -> list[LocomotionRecipe]:
-    """The three data sets of a run."""
+    """The data sets of a run: two, or three if its best policy came after the half-trained one."""
     curve = run.curve()
     half = medium_steps(task, curve) if medium is None else medium
     name = best_name(task, curve)
     both = (("medium", half), (name, best_steps(curve)))
-    return [
+    found = [
         LocomotionRecipe(task, "medium", run, both[:1]),
         LocomotionRecipe(task, "medium-replay", run, both[:1]),
-        LocomotionRecipe(task, f"medium-{name}", run, both),
     ]
+    if best_steps(curve) != half:
+        found.append(LocomotionRecipe(task, f"medium-{name}", run, both))
+    return found
 
 
 def main() -> None:

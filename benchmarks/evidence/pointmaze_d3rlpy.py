@@ -1,10 +1,12 @@
-"""d3rlpy's IQL with its default settings, in d3rlpy's own environment; leaves policies as weights.
+"""d3rlpy's IQL in d3rlpy's own environment; leaves policies as weights.
 
     .peers/d3rlpy/bin/python pointmaze_d3rlpy.py '{"way": "aligned", ...}' FOLDER
 
 `way` is `get_minari`, as d3rlpy's documentation has it, or `aligned`: the transitions that rlreg
-reads, every one of them. Batches are drawn uniformly with replacement from all transitions, as
-d3rlpy does, but from arrays: its own sampler takes as long as an update and gives the same.
+reads, every one of them; both with d3rlpy's default settings. `tuned` is `aligned` with those of
+rlreg's preset `iql/pointmaze` that d3rlpy has fields for. Batches are drawn uniformly with
+replacement from all transitions, as d3rlpy does, but from arrays: its own sampler takes as long as
+an update and gives the same.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ import structlog
 import torch
 from d3rlpy.algos import IQLConfig
 from d3rlpy.dataset import TransitionMiniBatch
+from d3rlpy.optimizers import AdamFactory
+from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
+from d3rlpy.preprocessing import StandardObservationScaler
 
 _LOSSES = ("q_loss", "v_loss", "actor_loss")
 _ROW = 1_000
@@ -69,15 +74,33 @@ def batch_of(columns: dict[str, np.ndarray], indices: np.ndarray) -> TransitionM
     )
 
 
+def config_of(job: dict, columns: dict[str, np.ndarray]) -> IQLConfig:
+    """d3rlpy's defaults, or what of the preset it has fields for."""
+    if job["way"] != "tuned":
+        return IQLConfig()
+    mean, std = (getattr(columns["observations"], name)(0, dtype=float) for name in ("mean", "std"))
+    schedule = CosineAnnealingLRFactory(T_max=job["updates"])
+    return IQLConfig(
+        expectile=0.7,
+        weight_temp=10.0,
+        observation_scaler=StandardObservationScaler(mean=mean, std=std),
+        actor_optim_factory=AdamFactory(lr_scheduler_factory=schedule),
+    )
+
+
 def save_policy(algorithm, path: Path) -> None:
-    """Writes the layers of the policy's mean."""
+    """Writes the layers of the policy's mean; a scaler becomes part of the first."""
     state = algorithm.impl.policy.state_dict()
     names = [key.removesuffix(".weight") for key in state if key.endswith(".weight")]
     layers = {}
     for index, name in enumerate(names):
         layers[f"weight{index}"] = state[f"{name}.weight"].numpy().T
         layers[f"bias{index}"] = state[f"{name}.bias"].numpy()
-    np.savez(path, **layers)
+    scaler = algorithm.config.observation_scaler
+    if scaler is not None:
+        layers["weight0"] = layers["weight0"] / (scaler.std + scaler.eps)[:, None]
+        layers["bias0"] = layers["bias0"] - scaler.mean @ layers["weight0"]
+    np.savez(path, **{name: values.astype(np.float32) for name, values in layers.items()})
 
 
 def main() -> None:
@@ -85,13 +108,13 @@ def main() -> None:
     torch.set_num_threads(1)
     job, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
     begun = time.process_time()
-    if job["way"] == "aligned":
-        columns = aligned(Path(job["folder"]))
-    else:
+    if job["way"] == "get_minari":
         columns = as_users_get_it(job["dataset"])
+    else:
+        columns = aligned(Path(job["folder"]))
     d3rlpy.seed(job["seed"])
     rng = np.random.default_rng(job["seed"])
-    algorithm = IQLConfig().create(device="cpu:0")
+    algorithm = config_of(job, columns).create(device="cpu:0")
     shapes = columns["observations"].shape[1:], columns["actions"].shape[1]
     algorithm.create_impl(*shapes)
     size, losses = len(columns["rewards"]), {name: [] for name in _LOSSES}
@@ -107,7 +130,7 @@ def main() -> None:
         if step % job["every"] == 0:
             save_policy(algorithm, folder / f"{step}.npz")
     report = {
-        "columns": "rlreg" if job["way"] == "aligned" else "get_minari",
+        "columns": "get_minari" if job["way"] == "get_minari" else "rlreg",
         "transitions": size,
         "rewards_seen": float(columns["rewards"].sum(dtype=np.float64)),
         "losses": {"every": _ROW, **losses},

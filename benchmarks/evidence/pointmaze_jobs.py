@@ -120,6 +120,7 @@ def jobs(make: Jobs) -> Iterator[dict[str, Any]]:
         for seed in D3RLPY_SEEDS[maze]:
             yield make.d3rlpy("aligned", maze, seed)
         yield from (make.cloning(maze, seed) for seed in SEEDS)
+        yield from (make.d3rlpy("tuned", maze, seed) for seed in SEEDS[:3])
     for seed in SEEDS:
         yield make.jax("umaze", seed)
         yield make.iql("as-paper", "umaze", seed)

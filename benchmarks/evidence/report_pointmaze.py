@@ -14,6 +14,9 @@ LOSSES = {
     "v_loss": "loss of the value",
     "actor_loss": "loss of the policy",
 }
+BESIDE = ("as-d3rlpy", "d3rlpy-tuned", "d3rlpy-aligned", "d3rlpy-get_minari", "bc", "bc10")
+"""What stands beside the preset."""
+
 PAIRS = {"d3rlpy": ("as-d3rlpy", "d3rlpy-aligned"), "jax": ("as-paper", "jax")}
 NOT_RUN = "Not run yet."
 BLOCKS = (
@@ -32,6 +35,7 @@ class Results:
             self.chosen: "rlreg, preset `iql/pointmaze`",
             "as-d3rlpy": "rlreg, d3rlpy's defaults",
             "d3rlpy-aligned": "d3rlpy, fed rlreg's transitions",
+            "d3rlpy-tuned": "d3rlpy, fed them, with the preset's settings",
             "d3rlpy-get_minari": "d3rlpy through `get_minari`",
             "bc": "behaviour cloning",
             "bc10": "behaviour cloning, best 10 % of the episodes",
@@ -126,7 +130,7 @@ def data_table(results: Results) -> str:
 
 def score_table(results: Results, maze: str) -> str:
     rows = []
-    for group in (results.chosen, "as-d3rlpy", "d3rlpy-aligned", "d3rlpy-get_minari", "bc", "bc10"):
+    for group in (results.chosen, *BESIDE):
         runs = results.runs(maze, group)
         if runs:
             rewards = {run["rewards_seen"] for run in runs if "rewards_seen" in run}
@@ -162,7 +166,7 @@ def score_table(results: Results, maze: str) -> str:
 
 
 def score_picture(results: Results, maze: str) -> str:
-    groups = (results.chosen, "as-d3rlpy", "d3rlpy-aligned", "d3rlpy-get_minari", "bc", "bc10")
+    groups = (results.chosen, *BESIDE[:-1])  # there are six colours
     curves = [
         found for index, group in enumerate(groups) for found in results.returns(maze, group, index)
     ]

@@ -132,6 +132,7 @@ def cli() -> None:
 
 def main() -> None:
     """Runs the command line of this process and exits with its code."""
+    _open_what_is_closed()
     if "_RLREG_COMPLETE" in os.environ:
         from rlreg.cli.completion import answer
 
@@ -148,6 +149,8 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except (KeyboardInterrupt, click.Abort) as error:
+        if isinstance(error.__cause__, EOFError):  # to click that is Ctrl-D; we ask for no input
+            return _report_error(error.__cause__, wants_json=wants_json, is_long=is_long)
         notes = getattr(error.__cause__ or error, "__notes__", ())  # what became of a run
         click.echo("; ".join(["interrupted", *notes]), err=True)
         return EXIT_INTERRUPTED
@@ -161,6 +164,20 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the last line of defence: no bare traceback
         return _report_error(error, wants_json=wants_json, is_long=is_long)
+
+
+def _open_what_is_closed() -> None:
+    """Gives a process that was started without stdin, stdout or stderr (``>&-``) an empty one.
+
+    Otherwise the next file that is opened would get the number, and the output.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with contextlib.suppress(OSError):
+                os.fstat(number)
+                continue  # only Python has closed it
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            setattr(sys, name, open(null, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def _documents_alone() -> contextlib.AbstractContextManager[None]:

@@ -132,6 +132,7 @@ def train(
     rlreg resume goes on from it.
     """
     from rlreg.files import load_run
+    from rlreg.runtime.runs import require_empty  # imports no torch
 
     flags = {
         ("train", "n_steps"): ("--steps", steps),
@@ -147,6 +148,8 @@ def train(
     run = load_run(source, preset=preset, overrides=all_overrides)
     stop = SignalFlag()
     with stop.installed(), plain_warnings():
+        if out is not None:
+            require_empty(out)
         if seeds == 1:  # several are processes of their own
             run.learnable.start_early(run.engine)
         # Only now: what is wrong with the settings is said before torch is imported.

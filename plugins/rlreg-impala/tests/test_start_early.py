@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
+from processes import of_session, wait_until
 
 # Prints how many processes this one has at the moment when something first imports torch.
 WATCHED = """
@@ -90,3 +94,80 @@ def test_actors_of_a_server_that_started_early_have_one_thread():
         "    print(pool.apply(torch.get_num_threads))\n",
         OMP_NUM_THREADS="2",
     ).split() == ["1"]
+
+
+# --- signals --------------------------------------------------------------------------------------
+
+
+def interrupted(folder, seconds):
+    """Sends Ctrl-C to the group of a training, as a terminal does; returns code and stderr."""
+    command = [
+        sys.executable, "-m", "rlreg", "train", *IMPALA, "--device", "cpu", "--steps", "2000000",
+        "--out", str(folder / "run"),
+    ]  # fmt: skip
+    training = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(seconds)
+    os.killpg(training.pid, signal.SIGINT)
+    _, messages = training.communicate(timeout=120)
+    return training.pid, training.returncode, messages
+
+
+@pytest.mark.parametrize("seconds", [0.4, 0.8, 1.2, 2.0, 3.5])
+def test_ctrl_c_while_it_starts_is_quiet_and_leaves_nothing(seconds, tmp_path):
+    group, code, messages = interrupted(tmp_path, seconds)
+    assert code in (130, -signal.SIGINT), messages  # the latter before Python itself has started
+    if code == 130:
+        assert "Traceback" not in messages
+    assert wait_until(lambda: not of_session(group), 30)
+
+
+def test_the_server_does_not_hear_ctrl_c_and_its_children_can():
+    assert run_python(
+        "import multiprocessing, os, signal\n"
+        "from rlreg_impala.fork_server import start\n"
+        "context = multiprocessing.get_context('forkserver')\n"
+        "start(context)\n"
+        "from multiprocessing.forkserver import _forkserver\n"
+        "os.kill(_forkserver._forkserver_pid, signal.SIGINT)\n"  # while it imports torch
+        "assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
+        "with context.Pool(1) as pool:\n"
+        "    print(pool.apply(os.getppid) == _forkserver._forkserver_pid)\n"
+    ).split() == ["True"]
+
+
+def test_a_server_that_cannot_be_started_is_no_matter_before_it_is_needed(tmp_path):
+    long = tmp_path / ("x" * 100)  # a socket's path has fewer characters
+    long.mkdir()
+    assert run_python(
+        "from rlreg_impala.fork_server import start_early\n"
+        "start_early('forkserver')\n"
+        "print('went on')\n",
+        TMPDIR=str(long),
+    ).split() == ["went", "on"]
+
+
+def test_a_server_that_dies_is_replaced_or_named(tmp_path):
+    command = [
+        sys.executable, "-m", "rlreg", "train", *IMPALA, "--device", "cpu", "--steps", "2000",
+        "--out", str(tmp_path / "run"), "--set", "evaluation.n_episodes=1",
+    ]  # fmt: skip
+    training = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert wait_until(lambda: servers_of(training.pid))
+    time.sleep(0.3)
+    os.kill(servers_of(training.pid)[0], signal.SIGKILL)
+    _, messages = training.communicate(timeout=120)
+    assert "interrupted" not in messages
+    assert training.returncode == 0 or "cannot be started: the server" in messages
+
+
+def servers_of(session):
+    commands = {pid: Path(f"/proc/{pid}/cmdline") for pid in of_session(session)}
+    return [
+        pid for pid, path in commands.items() if path.exists() and "forkserver" in path.read_text()
+    ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,31 +19,50 @@ _PRELOAD = ["torch", "rlreg_impala.engines.worker"]
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def preload(context: Any) -> None:
-    """Tells the server of a multiprocessing context what to import, if it has one.
+def start(context: Any) -> None:
+    """Starts the server of a multiprocessing context, unless it runs or there is none.
+
+    It does not wait for the server's imports. The server never hears of Ctrl-C: a terminal sends it
+    to the whole group, and Python's server would end with a traceback while it still imports.
 
     Args:
         context: What ``multiprocessing.get_context`` returns.
+
+    Raises:
+        OSError: If it cannot be started.
     """
-    if context.get_start_method() == "forkserver":
-        context.set_forkserver_preload(_PRELOAD)
+    if context.get_start_method() != "forkserver":
+        return
+    from multiprocessing import resource_tracker
+    from multiprocessing.forkserver import ensure_running
+
+    context.set_forkserver_preload(_PRELOAD)
+    resource_tracker.ensure_running()  # by itself it would lift the block
+    with single_threaded_children(), _without_interrupts():
+        ensure_running()
 
 
 def start_early(method: str) -> None:
-    """Starts the server, and does not wait for it; without a server it does nothing.
+    """Starts the server if it can; what is wrong is said when it is needed.
 
     Args:
         method: The start method of the actors.
     """
     import multiprocessing
 
-    if method != "forkserver" or method not in multiprocessing.get_all_start_methods():
-        return
-    from multiprocessing.forkserver import ensure_running
+    if method in multiprocessing.get_all_start_methods():
+        with contextlib.suppress(OSError):
+            start(multiprocessing.get_context(method))
 
-    preload(multiprocessing.get_context(method))
-    with single_threaded_children():
-        ensure_running()
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Blocks SIGINT here, and in processes that are started inside; it is not lost."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from rlreg.errors import ConfigError, RolloutError
 from rlreg_impala.buffers import FragmentBuffers
-from rlreg_impala.fork_server import preload, single_threaded_children
+from rlreg_impala.fork_server import single_threaded_children, start
 from rlreg_impala.progress import restart_progress
 from rlreg_impala.rollouts import ActorStatus, EngineSpec, EngineState, EnvFactory, PolicySpec
 
@@ -80,7 +80,6 @@ class ProcessEngine(SlottedEngine):
         ]
         self._stop_at_exit = _stop_at_exit(self)
         atexit.register(self._stop_at_exit)
-        preload(self._context)
         for member in self._members:
             self._spawn(member)
 
@@ -94,11 +93,13 @@ class ProcessEngine(SlottedEngine):
             args=(member.index, life, self.spec, self._plan, self._block, self._payload, theirs),
         )
         try:
+            start(self._context)  # anew, if it has died
             with single_threaded_children():
                 process.start()
-        except OSError as cause:
+        except (OSError, EOFError) as cause:  # the end of file: the server died meanwhile
             ours.close()
-            raise RolloutError(f"actor {member.index} cannot be started: {cause}") from cause
+            why = str(cause) or "the server that it is forked from has died"
+            raise RolloutError(f"actor {member.index} cannot be started: {why}") from cause
         finally:
             theirs.close()
         member.begin(process, ours)
