@@ -173,10 +173,7 @@ def _open_what_is_closed() -> None:
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            with contextlib.suppress(OSError):
-                os.fstat(number)
-                continue  # only Python has closed it
-            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            null = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
             setattr(sys, name, open(null, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 

@@ -45,7 +45,7 @@ class SignalFlag:
         if self.number:
             raise KeyboardInterrupt
         self.number = number
-        note(f"{signal.Signals(number).name}: finishing the update, then saving a checkpoint")
+        note(f"{signal.Signals(number).name}: saving what there is; a second one ends it at once")
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:

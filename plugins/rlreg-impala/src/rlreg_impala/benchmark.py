@@ -290,8 +290,8 @@ class _Together:
 
     def forget(self) -> None:
         """Starts the shares anew."""
-        self._waited = self._moved = self._passed = self._computed = 0.0
-        self._collect.cpu_s = self._learn.cpu_s = 0.0
+        self._waited = self._moved = self._passed = 0.0
+        self._busy_cpu = self._moved_cpu = 0.0
 
     def run(self, seconds: float) -> float:
         """Returns transitions per second."""
@@ -302,9 +302,12 @@ class _Together:
 
     def _update(self) -> float:
         begun, computed = time.perf_counter(), time.thread_time()
+        self._collect.cpu_s = self._learn.cpu_s = 0.0
         metrics = self._session.update()
         self._passed += time.perf_counter() - begun
-        self._computed += time.thread_time() - computed
+        busy = time.thread_time() - computed - self._collect.cpu_s
+        self._busy_cpu += busy
+        self._moved_cpu += busy - self._learn.cpu_s
         self._waited += metrics["time/dequeuing_actors_s"]
         self._moved += metrics["time/collecting_actors_s"] + metrics["time/publishing_s"]
         return metrics["update/transitions"]
@@ -326,8 +329,7 @@ class _Together:
     @property
     def transport_cpu_share(self) -> float:
         """The same of the processor time of the learner's thread: what moving the data costs."""
-        busy = self._computed - self._collect.cpu_s
-        return (busy - self._learn.cpu_s) / busy
+        return self._moved_cpu / self._busy_cpu
 
 
 class _Clocked:
