@@ -14,7 +14,7 @@ LOSSES = {
     "v_loss": "loss of the value",
     "actor_loss": "loss of the policy",
 }
-BESIDE = ("as-d3rlpy", "d3rlpy-tuned", "d3rlpy-aligned", "d3rlpy-get_minari", "bc", "bc10")
+BESIDE = ("as-d3rlpy", "d3rlpy-aligned", "d3rlpy-tuned", "d3rlpy-get_minari", "bc", "bc10")
 """What stands beside the preset."""
 
 PAIRS = {"d3rlpy": ("as-d3rlpy", "d3rlpy-aligned"), "jax": ("as-paper", "jax")}
@@ -35,7 +35,7 @@ class Results:
             self.chosen: "rlreg, preset `iql/pointmaze`",
             "as-d3rlpy": "rlreg, d3rlpy's defaults",
             "d3rlpy-aligned": "d3rlpy, fed rlreg's transitions",
-            "d3rlpy-tuned": "d3rlpy, fed them, with the preset's settings",
+            "d3rlpy-tuned": "d3rlpy, fed them too, with the preset's settings",
             "d3rlpy-get_minari": "d3rlpy through `get_minari`",
             "bc": "behaviour cloning",
             "bc10": "behaviour cloning, best 10 % of the episodes",
