@@ -9,7 +9,7 @@ PIP := -m pip install -q --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test test-alone test-all lint format type schemas manifests docs docs-check builder test-browser test-ray light wheels bench bench-scaling bench-guard bench-peers evidence-quick ci clean
+.PHONY: help install install-dev demo test test-alone test-all lint format type schemas manifests docs docs-check builder test-browser test-ray test-gpu light wheels bench bench-scaling bench-guard bench-peers evidence-quick ci clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -89,6 +89,10 @@ manifests: $(VENV)/.installed  ## write the manifests of our own plugins, and wh
 test-ray: $(VENV)/.installed-dev  ## IMPALA on a real local Ray cluster (about 5 minutes)
 	$(BIN)/python $(PIP) -c constraints.txt -e 'plugins/rlreg-impala[ray]'
 	$(BIN)/python -m pytest -q -m ray plugins/rlreg-impala/tests
+
+# The pinned torch may be one for processors alone: install one for your GPU into .venv before.
+test-gpu: $(VENV)/.installed-dev  ## what needs a GPU; fails without one
+	$(BIN)/python -m pytest -q -m gpu
 
 docs-check: $(VENV)/.installed  ## fail if schemas/ differ from the code
 	$(BIN)/rlreg schema export --check schemas
