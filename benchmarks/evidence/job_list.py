@@ -31,11 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser, work: Path) -> None:
 
 
 def run_list(
-    jobs: Iterable[dict[str, Any]],
-    program: Path,
-    work: Path,
-    only: str = "",
-    is_list: bool = False,
+    jobs: Iterable[dict[str, Any]], program: Path, work: Path, only: str = "", is_list: bool = False
 ) -> int:
     """Runs what is not there yet, in order; returns how many jobs failed.
 

@@ -78,7 +78,8 @@ def config_of(job: dict, columns: dict[str, np.ndarray]) -> IQLConfig:
     """d3rlpy's defaults, or what of the preset it has fields for."""
     if job["way"] != "tuned":
         return IQLConfig()
-    mean, std = (getattr(columns["observations"], name)(0, dtype=float) for name in ("mean", "std"))
+    mean = columns["observations"].mean(axis=0, dtype=float)
+    std = columns["observations"].std(axis=0, dtype=float)
     schedule = CosineAnnealingLRFactory(T_max=job["updates"])
     return IQLConfig(
         expectile=0.7,

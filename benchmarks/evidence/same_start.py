@@ -21,14 +21,14 @@ sys.path.insert(0, str(HERE.parent))
 
 import numpy as np  # noqa: E402  # the line above is for those below
 import torch  # noqa: E402
+from offline_runs import LOSSES, ROW  # noqa: E402
 from pointmaze_jobs import PEERS, WORK  # noqa: E402
 from record import machine, versions, write  # noqa: E402
 
 from rlreg_iql.d3rlpy_import import convert_d3rlpy  # noqa: E402
 
-SEED, BATCH_SIZE, ROW = 0, 256, 1_000
+SEED, BATCH_SIZE = 0, 256
 D3RLPY_JOB = f"umaze-d3rlpy-aligned-30k-{SEED}.json"
-LOSSES = ("q_loss", "v_loss", "actor_loss")
 COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminations")
 # As pointmaze_d3rlpy.py makes it.
 MAKE = """
@@ -52,20 +52,14 @@ def start(python: Path, columns: dict[str, Any]) -> Any:
 def losses_of(learnable: Any, columns: dict[str, Any], updates: int) -> dict[str, list[float]]:
     """Returns means over every thousand updates."""
     rng, size = np.random.default_rng(SEED), len(columns["rewards"])
-    rows: dict[str, list[float]] = {name: [] for name in LOSSES}
-    sums = dict.fromkeys(LOSSES, 0.0)
-    for step in range(1, updates + 1):
+    losses = np.empty((updates, len(LOSSES)))
+    for step in range(updates):
         indices = rng.integers(size, size=BATCH_SIZE)
         batch = {name: np.ascontiguousarray(column[indices]) for name, column in columns.items()}
         found = learnable.update(batch)
-        for name in LOSSES:
-            sums[name] += float(found[name]) / ROW
-        if step % ROW == 0:
-            for name in LOSSES:
-                rows[name].append(sums[name])
-                sums[name] = 0.0
-            print(step, {name: round(rows[name][-1], 5) for name in LOSSES}, flush=True)
-    return rows
+        losses[step] = [found[name] for name in LOSSES]
+    rows = losses[: updates // ROW * ROW].reshape(-1, ROW, len(LOSSES)).mean(axis=1)
+    return dict(zip(LOSSES, rows.T.tolist(), strict=True))
 
 
 def main() -> None:

@@ -99,19 +99,19 @@ def test_actors_of_a_server_that_started_early_have_one_thread():
 # --- signals --------------------------------------------------------------------------------------
 
 
+def begin(command):
+    """Starts a process with a session of its own."""
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, **streams, text=True, start_new_session=True)
+
+
 def interrupted(folder, seconds):
     """Sends Ctrl-C to the group of a training, as a terminal does; returns code and stderr."""
     command = [
         sys.executable, "-m", "rlreg", "train", *IMPALA, "--device", "cpu", "--steps", "2000000",
         "--out", str(folder / "run"),
     ]  # fmt: skip
-    training = subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+    training = begin(command)
     time.sleep(seconds)
     os.killpg(training.pid, signal.SIGINT)
     _, messages = training.communicate(timeout=120)
@@ -130,9 +130,9 @@ def test_ctrl_c_while_it_starts_is_quiet_and_leaves_nothing(seconds, tmp_path):
 def test_the_server_does_not_hear_ctrl_c_and_its_children_can():
     assert run_python(
         "import multiprocessing, os, signal\n"
-        "from rlreg_impala.fork_server import start\n"
+        "from rlreg_impala.fork_server import start_server\n"
         "context = multiprocessing.get_context('forkserver')\n"
-        "start(context)\n"
+        "start_server(context)\n"
         "from multiprocessing.forkserver import _forkserver\n"
         "os.kill(_forkserver._forkserver_pid, signal.SIGINT)\n"  # while it imports torch
         "assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
@@ -157,7 +157,7 @@ def test_a_server_that_dies_is_replaced_or_named(tmp_path):
         sys.executable, "-m", "rlreg", "train", *IMPALA, "--device", "cpu", "--steps", "2000",
         "--out", str(tmp_path / "run"), "--set", "evaluation.n_episodes=1",
     ]  # fmt: skip
-    training = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    training = begin(command)
     assert wait_until(lambda: servers_of(training.pid))
     time.sleep(0.3)
     os.kill(servers_of(training.pid)[0], signal.SIGKILL)

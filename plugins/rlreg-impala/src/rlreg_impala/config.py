@@ -7,7 +7,7 @@ to the run (lengths, evaluation, actors, queues) is in ``elsewhere`` with its pl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -223,11 +223,15 @@ class IMPALAConfig(LearnableConfig):
 
     def start_early(self, engine: RolloutEngineFactory | None) -> None:
         """Starts what the run's engine, or the default one, will wait for."""
-        super().start_early(engine or validate(RolloutEngineFactory, default_engine()))
+        super().start_early(engine_or_default(engine))
 
 
-def default_engine() -> Mapping[str, Any]:
-    """Returns the engine of a run that names none: processes where there are cores for them."""
+def engine_or_default(engine: RolloutEngineFactory | None) -> RolloutEngineFactory:
+    """Returns a run's engine; where it names none, processes if there are cores for them."""
     import os
 
-    return {"type": "process" if (os.cpu_count() or 1) > 1 else "sequential"}
+    if engine is not None:
+        return engine
+    name = "process" if (os.cpu_count() or 1) > 1 else "sequential"
+    default: RolloutEngineFactory = validate(RolloutEngineFactory, {"type": name})
+    return default

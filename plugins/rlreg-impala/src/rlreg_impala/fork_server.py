@@ -19,7 +19,7 @@ _PRELOAD = ["torch", "rlreg_impala.engines.worker"]
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def start(context: Any) -> None:
+def start_server(context: Any) -> None:
     """Starts the server of a multiprocessing context, unless it runs or there is none.
 
     It does not wait for the server's imports. The server never hears of Ctrl-C: a terminal sends it
@@ -52,7 +52,7 @@ def start_early(method: str) -> None:
 
     if method in multiprocessing.get_all_start_methods():
         with contextlib.suppress(OSError):
-            start(multiprocessing.get_context(method))
+            start_server(multiprocessing.get_context(method))
 
 
 @contextlib.contextmanager

@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from rlreg.config import RolloutEngineFactory
 from rlreg.errors import ConfigError
-from rlreg.open_union import validate
 from rlreg.runtime.learnable import Spaces
 from rlreg.runtime.online import BenchmarkRow, Metrics, OnlineLearnable
 from rlreg.runtime.spaces import ActionPlan, FlatteningPlan, Space
 
 from . import heads
 from .actions import ActionCodec
-from .config import IMPALAConfig, default_engine
+from .config import IMPALAConfig, engine_or_default
 from .exporting import named_outputs
 from .learner import Learner, make_learner
 from .metrics import with_aliases
@@ -87,7 +86,7 @@ class IMPALA(OnlineLearnable):
         """Trains for ever, one update each ``next()``."""
         session = MultiStepIMPALA(
             self.model,
-            self.engine or validate(RolloutEngineFactory, default_engine()),
+            engine_or_default(self.engine),
             None,
             self.config,
             env_factory=env,
@@ -119,8 +118,7 @@ class IMPALA(OnlineLearnable):
             model = TorchActorCritic.of(self.config, observation_space, action_space)
             return make_learner(model.to(self.device), self.config)
 
-        chosen = engine or validate(RolloutEngineFactory, default_engine())
-        return measure_all(env, chosen, make, self.config, seconds)
+        return measure_all(env, engine_or_default(engine), make, self.config, seconds)
 
     def epoch_metrics(self, means: Metrics) -> Metrics:
         """Checks the accounting; adds episode returns, queues, actors, and Maze's names."""

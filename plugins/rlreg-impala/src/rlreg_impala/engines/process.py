@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from rlreg.errors import ConfigError, RolloutError
 from rlreg_impala.buffers import FragmentBuffers
-from rlreg_impala.fork_server import single_threaded_children, start
+from rlreg_impala.fork_server import single_threaded_children, start_server
 from rlreg_impala.progress import restart_progress
 from rlreg_impala.rollouts import ActorStatus, EngineSpec, EngineState, EnvFactory, PolicySpec
 
@@ -93,7 +93,7 @@ class ProcessEngine(SlottedEngine):
             args=(member.index, life, self.spec, self._plan, self._block, self._payload, theirs),
         )
         try:
-            start(self._context)  # anew, if it has died
+            start_server(self._context)  # anew, if it has died
             with single_threaded_children():
                 process.start()
         except (OSError, EOFError) as cause:  # the end of file: the server died meanwhile
