@@ -293,6 +293,28 @@ def test_nan_is_passed_on_to_its_own_column_and_no_other(index, path):
     assert result.vs[:3, 1].isnan().all()
 
 
+@pytest.mark.parametrize("B", [3, 3000])
+def test_results_whose_products_overflow_are_not_lost(B, path):
+    inputs = random_inputs(3, B, seed=15, dtype=torch.float32)
+    for which in (2, 3, 4):
+        inputs[which] *= 1e25
+    result = from_importance_weights(*inputs)
+    wanted = oracle(*inputs, 1.0, 1.0)
+    for given, expected in zip(result, wanted, strict=True):
+        torch.testing.assert_close(given.double(), torch.as_tensor(expected), rtol=1e-4, atol=1e20)
+
+
+@pytest.mark.parametrize("B", [3, 3000])
+def test_nan_of_zero_times_infinity_is_found_in_few_rows_and_in_many(B, path):
+    inputs = random_inputs(4, B, seed=16)
+    inputs[0][1, B - 1] = -INF
+    inputs[2][1, B - 1] = INF
+    result = from_importance_weights(*inputs)
+    assert result.vs[1, B - 1] == inputs[3][1, B - 1]
+    assert result.pg_advantages[1, B - 1] == 0
+    assert torch.isfinite(torch.stack(result)).all()
+
+
 def test_infinite_reward_does_not_warn_and_stays_visible(path):
     inputs = random_inputs(3, 2, seed=14)
     inputs[1][:] = 0.9

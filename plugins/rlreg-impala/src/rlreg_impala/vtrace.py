@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlreg.errors import DeviceError, ShapeError
-from rlreg_impala.vtrace_arrays import returns_of_arrays
+from rlreg_impala.vtrace_arrays import are_finite, returns_of_arrays
 from rlreg_impala.vtrace_inputs import (
     WIDE,
     Actions,
@@ -240,11 +240,11 @@ def _returns(rows: _Rows, clips: Sequence[float], lambda_: float) -> VTraceRetur
     # Exact type: a FakeTensor has no memory to view.
     viewable = rows.values.is_cpu and {*map(type, rows)} == {Tensor}
     if viewable and rows.values.numel() and not torch.compiler.is_compiling():
-        arrays = [tensor.numpy() for tensor in rows]
-        both = torch.from_numpy(returns_of_arrays(arrays, clips, lambda_))
+        both = returns_of_arrays([tensor.numpy() for tensor in rows], clips, lambda_)
         # A NaN may come from 0 * inf. Looking for one would make an accelerator wait.
-        if math.isfinite(both.sum()):
-            return VTraceReturns(*both.unbind())
+        if are_finite(both):
+            vs, advantages = both
+            return VTraceReturns(torch.from_numpy(vs), torch.from_numpy(advantages))
     return _recursion(rows, clips, lambda_)
 
 
@@ -280,8 +280,11 @@ def _scan(terms: Tensor, coefficients: Tensor) -> Tensor:
 
 def _checked(*inputs: Tensor) -> tuple[_Rows, torch.dtype]:
     """Returns the inputs in the dtype to compute in, and the dtype to return."""
-    device = inputs[3].device if isinstance(inputs[3], Tensor) else torch.device("cpu")
-    rows = _Rows(*[_tensor(*item, device) for item in zip(_Rows._fields, inputs, strict=True)])
+    if _are_plain(inputs):
+        rows = _Rows(*inputs)
+    else:
+        device = inputs[3].device if isinstance(inputs[3], Tensor) else torch.device("cpu")
+        rows = _Rows(*[_tensor(*item, device) for item in zip(_Rows._fields, inputs, strict=True)])
     log_rhos, discounts, rewards, values, bootstrap = rows
     shape, dtype = values.shape, values.dtype
     same = log_rhos.shape == discounts.shape == rewards.shape == shape
@@ -300,6 +303,14 @@ def _checked(*inputs: Tensor) -> tuple[_Rows, torch.dtype]:
             dtype = torch.promote_types(dtype, torch.get_default_dtype())
         rows = _Rows(*(tensor.to(dtype if dtype in WIDE else torch.float32) for tensor in rows))
     return rows, dtype
+
+
+def _are_plain(inputs: Sequence[object]) -> bool:
+    """Says whether all are tensors in CPU memory without gradient, the usual case."""
+    for data in inputs:  # all() with a generator takes twice as long
+        if type(data) is not Tensor or not data.is_cpu or data.requires_grad:
+            return False
+    return True
 
 
 def _tensor(name: str, data: Tensor | NDArray[np.generic], device: torch.device) -> Tensor:

@@ -6,14 +6,18 @@ NumPy takes a third of torch's time for a call on a short row, and half of it fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
 
 _ROWS_AT_ONCE = 4
+_SMALL = 4096
+"""Elements up to which the cost of a call decides, and not that of its loop."""
 
 
 def returns_of_arrays(inputs: Sequence[Floats], clips: Sequence[float], lambda_: float) -> Floats:
@@ -52,7 +56,19 @@ def returns_of_arrays(inputs: Sequence[Floats], clips: Sequence[float], lambda_:
     return results
 
 
+def are_finite(results: Floats) -> bool:
+    """Says whether the results of ``returns_of_arrays`` are finite (if not sure: false)."""
+    if results.size <= _SMALL:
+        # inf and NaN stay so in a sum of products, even with 0; it may overflow besides.
+        return math.isfinite(np.vdot(*results))
+    # BLAS would wake its threads, NumPy's sum is a quarter as fast.
+    return math.isfinite(torch.from_numpy(results).sum())
+
+
 def _bounded(ratios: Floats, clip: float) -> Floats:
+    if ratios.size <= _SMALL:
+        small: Floats = np.minimum(ratios, clip)
+        return small
     # By a whole row: against a single number NumPy compares one element at a time.
     row = np.empty(ratios.shape[1:], ratios.dtype)
     row.fill(clip)
