@@ -14,6 +14,7 @@ import click
 
 from rlreg.cli.output import echo_json, echo_table, json_option, note
 from rlreg.parent_process import ParentProcess
+from rlreg.starting import starting
 
 if TYPE_CHECKING:
     from rlreg.run_config import RunConfig
@@ -111,6 +112,7 @@ def set_option(function: Callable[..., Any]) -> Callable[..., Any]:
 @set_option
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Run folder, new or empty.")
 @json_option
+@starting()
 def train(
     *,
     source: str,
@@ -206,6 +208,7 @@ strict_lock_option = click.option(
 @click.argument("run", type=click.Path(path_type=Path))
 @strict_lock_option
 @json_option
+@starting()
 def resume(*, run: Path, strict_lock: bool, as_json: bool) -> int:
     """Go on with an interrupted run from its last checkpoint."""
     from rlreg.runtime.train import resume as resume_run

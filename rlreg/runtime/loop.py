@@ -27,6 +27,7 @@ from rlreg.runtime.online import OnlineLearnable
 from rlreg.runtime.progress import Display
 from rlreg.runtime.runs import CHECKPOINTS, RunFolder
 from rlreg.runtime.update_results import require_finite
+from rlreg.starting import end_start
 
 
 class StopRequested(Exception):  # noqa: N818 - no error: somebody asked for it
@@ -198,6 +199,7 @@ class RunLoop:
             Whether the run is finished; ``False`` if it was asked to stop, with a checkpoint saved.
         """
         try:
+            end_start()
             self.begin()
             while not self.state.is_over:
                 epoch = self._next(epochs)

@@ -31,6 +31,7 @@ from rlreg.runtime.runs import RunFolder, read_json, require_empty, to_text
 from rlreg.runtime.stacked_seeds import check_stackable, train_stacked
 from rlreg.runtime.stacking import NotStackedError
 from rlreg.runtime.train import RunResult, make_learnable, resume, train
+from rlreg.starting import end_start
 
 SEEDS_FILE = "seeds.json"
 SUMMARY_FILE = "summary.json"
@@ -133,6 +134,7 @@ def _run_all(
     show_progress: bool,
     should_stop: StopFunction,
 ) -> RunResult:
+    end_start()
     if arrangement == "stacked":
         waiting = {s: _folder_of(out, s) for s in seeds if _summary_of(out, s) is None}
         is_finished = not waiting or train_stacked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -342,6 +343,32 @@ def test_what_is_wrong_with_all_seeds_is_said_once_and_before(tiny, minari_root,
     assert run(["train", "tiny_bc", "--seeds", "2", "--env", "Pendulm-v1", "--out", str(out)]) == 2
     assert capsys.readouterr().err.count("did you mean 'Pendulum-v1'") == 1
     assert not out.exists()
+
+
+def test_training_collects_garbage_though_its_start_does_not(
+    tiny, tiny_module, minari_root, tmp_path, monkeypatch
+):
+    seen = {"created": [], "evaluated": [], "trained": []}
+    learnable = tiny_module._learnable_class()
+    for name, event in [("build_networks", "created"), ("act", "evaluated"), ("update", "trained")]:
+        plain = getattr(learnable, name)
+
+        def noted(self, *given, _plain=plain, _seen=seen[event], **named):
+            _seen.append(gc.isenabled())
+            return _plain(self, *given, **named)
+
+        monkeypatch.setattr(learnable, name, noted)
+    monkeypatch.setattr(tiny_module, "_learnable_class", lambda: learnable)
+    try:
+        assert run([*ARGUMENTS, "--out", str(tmp_path / "r")]) == 0
+    finally:
+        gc.unfreeze()
+    assert gc.isenabled()
+    assert not any(seen["created"])
+    assert seen["created"]
+    assert all(seen["evaluated"])
+    assert all(seen["trained"])
+    assert len(seen["trained"]) == 300
 
 
 def test_evaluate_takes_a_run_and_a_checkpoint(tiny, minari_root, tmp_path, capsys):

@@ -171,3 +171,41 @@ def servers_of(session):
     return [
         pid for pid, path in commands.items() if path.exists() and "forkserver" in path.read_text()
     ]
+
+
+FORKED = """
+import gc
+import multiprocessing
+import sys
+
+from rlreg_impala.fork_server import start_server
+
+def look(pipe):
+    known = {"torch", "rlreg_impala.engines.worker"} <= sys.modules.keys()
+    gc.collect()  # looking at an object writes to it
+    lines = open("/proc/self/smaps_rollup").read().splitlines()
+    sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines[1:]}
+    pipe.send([known, gc.isenabled(), gc.get_freeze_count(), sizes["Private_Dirty"], sizes["Rss"]])
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("forkserver")
+    start_server(context)
+    here, there = context.Pipe()
+    context.Process(target=look, args=(there,)).start()
+    print(here.recv())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux says whose memory")
+def test_actors_share_the_memory_of_what_they_import_even_after_a_collection(tmp_path):
+    script = tmp_path / "forked.py"
+    script.write_text(FORKED)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    known, collects, frozen, private, resident = json.loads(done.stdout.lower())
+    assert known
+    assert collects
+    assert frozen > 100_000
+    assert private < resident / 10  # a third of it without the freezing

@@ -12,8 +12,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-# What every actor imports anyway.
-_PRELOAD = ["torch", "rlreg_impala.engines.worker"]
+_PRELOAD = ["rlreg_impala.engines.preloaded"]
 
 # Variables that keep numerical libraries from starting a thread per core in every actor.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
