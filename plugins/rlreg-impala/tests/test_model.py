@@ -199,6 +199,21 @@ def test_the_policy_travels_and_weights_arrive_whole():
     np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_weights_are_packed_as_they_are_now_however_they_lie_in_memory(memory_format):
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).half()
+    network = network.to(memory_format=memory_format)
+    packer = FlatWeights(network)
+    with torch.no_grad():
+        for number, tensor in enumerate(network.state_dict().values()):
+            values = torch.arange(tensor.numel()).reshape(tensor.shape)
+            tensor.copy_(values + number)  # also the counter of batches, an integer
+    vector = packer.pack()
+    parts = [np.arange(t.numel()) + n for n, t in enumerate(network.state_dict().values())]
+    assert vector.dtype == np.float32
+    np.testing.assert_array_equal(vector, np.concatenate(parts))
+
+
 def test_weights_of_another_length_are_refused():
     acting = model_for(VECTOR, spaces.Discrete(2)).policy_spec().make()
     with pytest.raises(ShapeError, match="weights"):

@@ -81,15 +81,16 @@ class FlatWeights:
     def __init__(self, network: nn.Module) -> None:
         # state_dict() gives detached tensors that share the memory of the network.
         self._tensors: list[Tensor] = list(network.state_dict().values())
+        has_views = all(tensor.is_contiguous() for tensor in self._tensors)
+        self._views = [t.view(-1) for t in self._tensors] if has_views else None
         self.size = sum(tensor.numel() for tensor in self._tensors)
 
     def pack(self) -> Floats:
         """Copies the weights into a new vector ``[num_weights]`` on the CPU."""
         if not self._tensors:
             return np.empty(0, dtype=np.float32)
-        with torch.no_grad():
-            flat = torch.cat([tensor.reshape(-1).float() for tensor in self._tensors])
-        vector: Floats = flat.cpu().numpy()
+        flat = torch.cat(self._views or [tensor.reshape(-1) for tensor in self._tensors])
+        vector: Floats = flat.float().cpu().numpy()
         return vector
 
     def unpack(self, vector: NDArray[np.float32]) -> None:
