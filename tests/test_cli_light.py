@@ -16,6 +16,7 @@ from pydantic import Field
 import rlreg
 from rlreg import registry
 from rlreg.cli.main import COMMANDS, run
+from rlreg.cli.output import counted
 from rlreg.schema_diff import compare_schemas
 
 pytestmark = pytest.mark.light
@@ -838,3 +839,10 @@ def test_an_end_of_file_is_not_an_interrupt(run_python):
     assert code == 1
     assert "the file ended" in message
     assert "interrupted" not in message
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 steps"), (1, "1 step"), (2, "2 steps"), (12_345, "12,345 steps")]
+)
+def test_one_thing_is_not_several(number, text):
+    assert counted(number, "step") == text

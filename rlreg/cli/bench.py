@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlreg.cli.output import echo_json, echo_table, json_option, note
+from rlreg.cli.output import counted, echo_json, echo_table, json_option, note
 from rlreg.cli.train import device_value, set_option
 
 if TYPE_CHECKING:
@@ -74,7 +74,10 @@ def bench(
     echo_table(("variant", "updates/s", "ms"), rows)
     click.echo(f"sampling is {result.sampling_share:.2%} of an update")
     how = "compiled" if result.is_compiled else "plain"
-    note(f"{name} on {result.device}, {how}, {result.threads} threads, {result.rounds} rounds")
+    note(
+        f"{name} on {result.device}, {how}, {counted(result.threads, 'thread')}, "
+        f"{counted(result.rounds, 'round')}"
+    )
 
 
 def _bench_online(run: RunConfig, env: Any, device: str, seconds: float, *, as_json: bool) -> None:

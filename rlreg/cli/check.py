@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlreg.cli.output import echo_json, echo_table, json_option, note
+from rlreg.cli.output import counted, echo_json, echo_table, json_option, note
 
 if TYPE_CHECKING:
     from rlreg.testing import CheckResult
@@ -63,7 +63,7 @@ def _run(name: str, only: tuple[str, ...]) -> list[CheckResult]:
 
     _require_checks(only)
     chosen = [(c, s) for c, s in cases(find_subjects(name)) if not only or c.name in only]
-    note(f"{len(chosen)} checks of {name} ...")
+    note(f"{counted(len(chosen), 'check')} of {name} ...")
     # What a plugin prints is not the report: stdout stays one JSON document or one table.
     with contextlib.redirect_stdout(sys.stderr):
         return [run_check(each, subject) for each, subject in chosen]

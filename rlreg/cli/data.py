@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rlreg.cli.output import echo_json, echo_table, json_option, note
+from rlreg.cli.output import counted, echo_json, echo_table, json_option, note
 
 EXIT_FOUND = 3
 
@@ -94,7 +94,8 @@ def generate(*, dataset_id: str, steps: int | None, seed: int, force: bool, as_j
         document = {"id": dataset_id, "path": str(folder), "steps": len(dataset)}
         echo_json({**document, "laws": dataset.laws.to_json()})
         return
-    click.echo(f"{dataset_id}: {len(dataset):,} steps, {len(dataset.episodes):,} episodes")
+    steps, episodes = len(dataset), len(dataset.episodes)
+    click.echo(f"{dataset_id}: {counted(steps, 'step')}, {counted(episodes, 'episode')}")
     click.echo(str(dataset.laws))
     click.echo(f"folder: {folder}")
 
@@ -117,5 +118,6 @@ def inspect(*, source: str, as_json: bool) -> int:
         click.echo(str(found))
     if not found.problems:
         return 0
-    note(f"{len(found.problems)} of the findings above are problems")
+    number = len(found.problems)
+    note(f"{number} of the findings above {'is a problem' if number == 1 else 'are problems'}")
     return EXIT_FOUND

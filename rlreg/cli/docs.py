@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from rlreg.cli.output import echo_json, json_option
+from rlreg.cli.output import counted, echo_json, json_option
 
 
 @click.group()
@@ -40,4 +40,4 @@ def build(
     if as_json:
         echo_json({"directory": str(directory), "files": [str(path) for path in written]})
     else:
-        click.echo(f"{directory / 'index.html'}: {len(written)} files")
+        click.echo(f"{directory / 'index.html'}: {counted(len(written), 'file')}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from rlreg.cli.output import echo_json, json_option
+from rlreg.cli.output import counted, echo_json, json_option
 
 KINDS_HELP = "A component of this kind instead: encoder, optimizer, ..., logger."
 
@@ -47,7 +47,7 @@ def new(
             | {"kind": component or "learnable", "files": files}
         )
         return
-    click.echo(f"{folder}: {len(files)} files; go on with\n")
+    click.echo(f"{folder}: {counted(len(files), 'file')}; go on with\n")
     place = folder if folder.is_absolute() else f"./{folder}"
     click.echo(f"  pip install -e '{place}[test]'")
     click.echo(f"  rlreg check {project.distribution}")

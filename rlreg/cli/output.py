@@ -51,6 +51,11 @@ def note(message: str) -> None:
     click.echo(message, err=True)
 
 
+def counted(number: int, thing: str) -> str:
+    """Says how many things there are: ``1 finding``, ``2 findings``, ``1,000 steps``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def _terminal_width(fallback: int = 120) -> int:
     """Like ``shutil.get_terminal_size``, without the archivers that shutil imports."""
     columns = os.environ.get("COLUMNS", "")

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from rlreg.cli.output import echo_json, echo_table, json_option, note
+from rlreg.cli.output import counted, echo_json, echo_table, json_option, note
 
 
 @click.group()
@@ -282,5 +282,5 @@ def _echo_report(found: dict[str, Any]) -> None:
         click.echo(f"  {finding['message']}")
         click.echo(f"  what to do: {finding['remedy']}")
     count = len(found["findings"])
-    learnables = len(found["learnables"])
-    click.echo(f"\n{learnables} learnables, {len(rows)} plugins, {count} findings")
+    sums = {"learnable": len(found["learnables"]), "plugin": len(rows), "finding": count}
+    click.echo("\n" + ", ".join(counted(number, thing) for thing, number in sums.items()))

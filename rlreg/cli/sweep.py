@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlreg.cli.output import echo_json, echo_table, json_option, note
+from rlreg.cli.output import counted, echo_json, echo_table, json_option, note
 
 if TYPE_CHECKING:
     from rlreg.runtime.sweep import SweepResult
@@ -138,7 +138,7 @@ def _echo(result: SweepResult, *, as_json: bool) -> None:
         ]
         echo_table(("trial", "state", "value", "settings"), rows)
         click.echo(f"best run file: {result.folder / 'best.yaml'}")
-    click.echo(f"{len(result.trials)} trials in {result.folder}")
+    click.echo(f"{counted(len(result.trials), 'trial')} in {result.folder}")
 
 
 def _short(settings: dict[str, Any]) -> dict[str, Any]:
