@@ -211,14 +211,31 @@ strict_lock_option = click.option(
 @starting()
 def resume(*, run: Path, strict_lock: bool, as_json: bool) -> int:
     """Go on with an interrupted run from its last checkpoint."""
-    from rlreg.runtime.train import resume as resume_run
-
     stop = SignalFlag()
     with stop.installed(), plain_warnings():
+        _start_early(run)
+        from rlreg.runtime.train import resume as resume_run
+
         result = resume_run(run, strict_lock=strict_lock, should_stop=stop)
     if result.status == "already finished":
         note(f"{run} is finished already, after {result.summary.get('steps', 'all')} steps")
     return _end(result, stop, as_json)
+
+
+def _start_early(folder: Path) -> None:
+    """Starts what an interrupted run can start before torch is imported.
+
+    What is wrong with the folder is said by who reads it to resume it.
+    """
+    from rlreg.errors import RlregError
+    from rlreg.runtime.runs import RunFolder, is_seeds_folder
+
+    with contextlib.suppress(RlregError, OSError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opened = RunFolder.open(folder)
+        if not is_seeds_folder(folder) and opened.read_summary() is None:
+            run = opened.read_run()
+            run.learnable.start_early(run.engine)
 
 
 def _end(result: RunResult, stop: SignalFlag, as_json: bool) -> int:

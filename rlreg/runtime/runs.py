@@ -30,6 +30,7 @@ from rlreg.runtime.logging import METRICS_FILE
 LOCK_FILE = "rlreg.lock"
 PID_FILE = "running.json"
 SUMMARY_FILE = "summary.json"
+SEEDS_FILE = "seeds.json"
 LAST, BEST = "last.rlreg", "best.rlreg"
 CHECKPOINTS = "checkpoints"
 
@@ -241,6 +242,11 @@ class RunFolder:
             "the last checkpoint is intact" if self.last.exists() else "no checkpoint was saved yet"
         )
         return f"{state}; go on with: rlreg resume {self.path}"
+
+
+def is_seeds_folder(path: Path) -> bool:
+    """Whether a folder holds the runs of several seeds."""
+    return (path / SEEDS_FILE).is_file()
 
 
 def require_empty(path: Path) -> None:

@@ -27,13 +27,12 @@ from rlreg.run_defaults import DEFAULT_DATASET
 from rlreg.runtime.data.load import load_dataset
 from rlreg.runtime.lock import differences, lock_from_json, lock_of
 from rlreg.runtime.progress import Display
-from rlreg.runtime.runs import RunFolder, read_json, require_empty, to_text
+from rlreg.runtime.runs import SEEDS_FILE, RunFolder, read_json, require_empty, to_text
 from rlreg.runtime.stacked_seeds import check_stackable, train_stacked
 from rlreg.runtime.stacking import NotStackedError
 from rlreg.runtime.train import RunResult, make_learnable, resume, train
 from rlreg.starting import end_start
 
-SEEDS_FILE = "seeds.json"
 SUMMARY_FILE = "summary.json"
 _NUM_RESAMPLES = 2000
 _CONFIDENCE = 0.95
@@ -93,11 +92,6 @@ def _settle(run: RunConfig, wanted: Arrangement, *, is_shown: bool) -> Arrangeme
         display.close()
         return "spread"
     return "stacked"
-
-
-def is_seeds_folder(path: Path) -> bool:
-    """Whether a folder holds the runs of several seeds."""
-    return (path / SEEDS_FILE).is_file()
 
 
 def resume_seeds(

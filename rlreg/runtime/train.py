@@ -25,7 +25,7 @@ from rlreg.runtime.environments import looked_at
 from rlreg.runtime.learnable import Learnable
 from rlreg.runtime.offline import OfflineLearnable
 from rlreg.runtime.online import OnlineLearnable
-from rlreg.runtime.runs import RunFolder, default_folder, require_empty
+from rlreg.runtime.runs import RunFolder, default_folder, is_seeds_folder, require_empty
 from rlreg.runtime.session import RunResult as RunResult
 from rlreg.runtime.session import Session
 from rlreg.runtime.settling import settle_run as settle_run
@@ -114,9 +114,9 @@ def resume(
     """
     path = _folder_path("resume", folder)
     function("should_stop", should_stop)
-    from rlreg.runtime.seeds import is_seeds_folder, resume_seeds
-
     if is_seeds_folder(path):
+        from rlreg.runtime.seeds import resume_seeds
+
         return resume_seeds(path, show_progress, should_stop, strict_lock=strict_lock)
     opened = RunFolder.open(path)
     opened.require_begun()

@@ -34,14 +34,17 @@ main()
 
 
 def servers_before_torch(folder, *words):
-    run = folder / "run"
-    command = [
-        sys.executable, "-c", WATCHED, "train", *words, "--device", "cpu", "--steps", "2000",
-        "--out", str(run), "--set", "evaluation.n_episodes=1", "--json",
-    ]  # fmt: skip
+    return servers_of_command(
+        "train", *words, "--device", "cpu", "--steps", "2000", "--out", str(folder / "run"),
+        "--set", "evaluation.n_episodes=1", "--json",
+    )  # fmt: skip
+
+
+def servers_of_command(*words):
+    command = [sys.executable, "-c", WATCHED, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["status"] == "finished"
+    assert json.loads(done.stdout)["status"] in ("finished", "already finished")
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("servers ")]
     return int(line.split()[1])
 
@@ -58,6 +61,15 @@ def test_the_default_engine_has_its_server_before_torch_is_imported(tmp_path):
 def test_engines_without_a_server_start_none(engine, tmp_path):
     settings = [word for line in engine for word in ("--set", f"engine.{line}")]
     assert servers_before_torch(tmp_path, *IMPALA, *settings) == 0
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="on one core the engine is sequential")
+def test_a_run_that_is_resumed_has_its_server_early_and_a_finished_one_has_none(tmp_path):
+    folder = tmp_path / "run"
+    assert servers_before_torch(tmp_path, *IMPALA) == 1
+    assert servers_of_command("resume", str(folder), "--json") == 0
+    (folder / "summary.json").unlink()  # as if it had been killed before its end
+    assert servers_of_command("resume", str(folder), "--json") == 1
 
 
 def run_python(code, **env):

@@ -14,8 +14,7 @@ from rlreg.identity import PLACES, config_hash
 from rlreg.run_config import DatasetSettings, RunConfig
 from rlreg.runtime.lock import differences, lock_from_json, lock_of
 from rlreg.runtime.logging import read_metrics
-from rlreg.runtime.runs import RunFolder
-from rlreg.runtime.seeds import is_seeds_folder
+from rlreg.runtime.runs import RunFolder, is_seeds_folder
 
 SAME = (*PLACES, "seed", "name", "logging", "checkpoint")
 """Keys of a run in which the seeds of one experiment may differ."""
