@@ -20,6 +20,7 @@ from rlreg.runtime.data.dataset import TransitionDataset
 from rlreg.runtime.data.load import load_dataset
 from rlreg.runtime.loop import Epoch, RunLoop, StopRequested
 from rlreg.runtime.offline import CHUNK, OfflineLearnable
+from rlreg.runtime.products import fast_stacks
 from rlreg.runtime.runs import RunFolder
 from rlreg.runtime.session import Session
 from rlreg.runtime.stacking import NotStackedError, StackedUpdates
@@ -185,7 +186,9 @@ class _Crew:
 
     def _train_chunk(self, group: list[RunLoop], n_steps: int) -> None:
         if len(group) > 1:
-            totals = self._stacked(group).run(self._dataset, n_steps)
+            stack = self._stacked(group)
+            with fast_stacks():
+                totals = stack.run(self._dataset, n_steps)
             if totals is not None:
                 for loop, own in zip(group, totals, strict=True):
                     _note(loop, {name: float(value) for name, value in own.items()}, n_steps)
