@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlreg.cli.output import echo_json, echo_table, json_option, note
+from rlreg.cli.output import counted, echo_json, echo_table, json_option, note
 from rlreg.parent_process import ParentProcess
 from rlreg.starting import starting
 
@@ -261,34 +261,27 @@ def _echo_results(result: RunResult) -> None:
 
 
 def _result_rows(result: RunResult) -> Iterator[tuple[str, ...]]:
-    summary, references = result.summary, result.references
+    summary = result.summary
     if "seeds" in summary:
         yield from _seed_rows(summary)
         return
     baselines = summary["baselines"]
     for name, figures in baselines.items():
-        played = _episodes(figures["n_episodes"])
+        played = counted(figures["n_episodes"], "episode")
         if name == "behaviour":
             played = f"all {figures['n_episodes']} episodes of the data set"
         yield _row(_CLONING.get(name, name), figures, played)
-    if references is not None:
+    references = summary.get("references")  # not in folders of earlier versions
+    if references:
         # In the data sets that rlreg makes, the score 100 is that of the scripted controller.
-        is_ours = references.source.startswith("metadata of rlreg/")
-        name = "controller" if is_ours else "reference"
-        yield _row(name, _reference(references), references.source)
+        is_ours = references["from"].startswith("metadata of rlreg/")
+        figures = {"mean_return": references["max"], "normalized_score": 100.0}
+        yield _row("controller" if is_ours else "reference", figures, references["from"])
     if summary["final"]:
         figures = summary["final"]
         name = str(summary["learnable"])
-        played = _episodes(figures["n_episodes"])
+        played = counted(figures["n_episodes"], "episode")
         yield _row(name, figures, f"{played}, after {figures['step']:,} steps")
-
-
-def _episodes(count: int) -> str:
-    return f"{count} episode" + ("" if count == 1 else "s")
-
-
-def _reference(references: Any) -> dict[str, Any]:
-    return {"mean_return": references.ref_max, "normalized_score": 100.0}
 
 
 def _row(name: str, figures: dict[str, Any], source: str) -> tuple[str, ...]:
@@ -375,9 +368,8 @@ def evaluate(
     if as_json:
         echo_json(document)
         return
-    _echo_figures(
-        [_row(learnable.config.get_type(), document, f"{_episodes(result.n_episodes)}, {path}")]
-    )
+    played = f"{counted(result.n_episodes, 'episode')}, {path}"
+    _echo_figures([_row(learnable.config.get_type(), document, played)])
     if result.normalized_score is None:
         note(f"no reference returns of {env_name(place)} are known: no score")
 

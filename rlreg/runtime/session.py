@@ -14,7 +14,7 @@ from rlreg.errors import EnvironmentSpecError, LearnerError, RlregError, RunErro
 from rlreg.run_config import RunConfig
 from rlreg.run_defaults import DEFAULT_DATASET
 from rlreg.runtime.checkpoint import Checkpoint, config_of
-from rlreg.runtime.data.dataset import References, TransitionDataset
+from rlreg.runtime.data.dataset import TransitionDataset
 from rlreg.runtime.data.load import load_dataset
 from rlreg.runtime.environments import EnvLike, env_name, looked_at
 from rlreg.runtime.evaluation import Evaluation, evaluate_behaviour, references_of
@@ -41,14 +41,12 @@ class RunResult:
         status: ``interrupted`` runs go on with :func:`resume`.
         summary: The content of ``summary.json``; of an interrupted run what is known so far.
         learnable: As it is at the end; ``None`` if nothing had to be done.
-        references: What its scores are relative to, if anything is.
     """
 
     folder: Path
     status: Status
     summary: dict[str, Any]
     learnable: Any = None
-    references: References | None = None
 
 
 class Session:
@@ -298,7 +296,7 @@ class Session:
         finally:
             loop.loggers.end(summary)
         status: Status = "finished" if is_finished else "interrupted"
-        return RunResult(self.folder.path, status, summary, self.learnable, loop.judge.references)
+        return RunResult(self.folder.path, status, summary, self.learnable)
 
     @property
     def num_epochs(self) -> int | None:
@@ -316,7 +314,7 @@ class Session:
         return offline_epochs(self.learnable, self.dataset, self.run, loop.state, loop.tick)
 
     def _summary(self, loop: RunLoop, unit: str) -> dict[str, Any]:
-        state = loop.state
+        state, references = loop.state, loop.judge.references
         return {
             "learnable": self.run.learnable.get_type(),
             "seed": self.run.seed,
@@ -327,5 +325,8 @@ class Session:
             "best": state.best,
             "final": state.evaluations[-1] if state.evaluations else None,
             "baselines": loop.baselines,
+            # What scores are relative to; without behaviour, which is one of the baselines.
+            "references": references
+            and {"min": references.ref_min, "max": references.ref_max, "from": references.source},
             "restarts": int(getattr(self.learnable, "num_restarts", 0)),
         }

@@ -99,6 +99,9 @@ def test_train_ends_with_a_table_and_the_folder(rlreg_cli, tmp_path, whole):
         assert word in done.stdout
     assert len([line for line in done.stderr.splitlines() if line.startswith("epoch ")]) == 6
     assert outcome_of(tmp_path / "r") == whole
+    again = rlreg_cli("resume", tmp_path / "r")
+    assert again.returncode == 0
+    assert again.stdout == done.stdout
 
 
 def test_json_is_one_document_on_stdout(rlreg_cli, tmp_path):

@@ -91,6 +91,7 @@ def test_a_run_folder_is_complete(run, tmp_path):
     assert result.folder == folder
     summary = json.loads((folder / "summary.json").read_text())
     assert summary == json.loads(json.dumps(result.summary))
+    assert summary["references"]["min"] < summary["references"]["max"]
     assert set(summary) == {
         "learnable",
         "seed",
@@ -98,6 +99,7 @@ def test_a_run_folder_is_complete(run, tmp_path):
         "wall_s",
         "updates_per_s",
         "evaluations",
+        "references",
         "best",
         "final",
         "baselines",
