@@ -38,6 +38,7 @@ FIGURES = [  # what it is, its document, the program, the peer
     ),
     ("the same, mapped from an earlier load", "data", "rlreg, mapped, a second time", "d3rlpy"),
     ("eight seeds side by side", "seeds", "--seeds N", "one after the other"),
+    ("the same, stacked", "seeds", "--seeds N --arrange stacked", "one after the other"),
 ]
 
 
