@@ -344,6 +344,9 @@ def _settle(path: Path, plan: SweepPlan, study: Study, status: str) -> SweepResu
         best = choose(finished, key=lambda row: row["value"])
         run = apply_sample(plan.run, best["settings"])
         head = f"# Trial {best['number']} of {len(trials)}: {plan.metric} {best['value']:.6g}\n"
+        if run.train.n_steps is not None:
+            steps = f"{run.train.n_steps:,} steps"
+            head += f"# It is as long as a trial, {steps}; --steps makes it longer.\n"
         write_text(path / BEST_FILE, head + dump_yaml(run))
     write_text(path / TRIALS_FILE, to_text({"status": status, "best": best, "trials": trials}))
     return SweepResult(path, status, trials, best)

@@ -66,6 +66,8 @@ def test_the_best_trial_is_a_run_file_that_validates_and_gives_its_value(plan, t
     assert result.best["value"] == max(
         row["value"] for row in result.trials if row["state"] == "complete"
     )
+    length = f"as long as a trial, {plan.run.train.n_steps:,} steps"
+    assert length in (tmp_path / "s/best.yaml").read_text().splitlines()[1]
     best = load_run(tmp_path / "s/best.yaml")
     for path, value in result.best["settings"].items():
         node = best.model_dump()
