@@ -67,7 +67,7 @@ class Task:
 def minatar(game: str, *, is_listed_only: bool = False) -> Task:
     env = {"id": f"MinAtar/{game}-v1", "register": "minatar.gym:register_envs"}
     return Task(
-        env, "minatar", 1_000_000, 250_000, n_episodes=100, needs=("minatar",),
+        env, "minatar", 5_000_000, 1_000_000, n_episodes=100, needs=("minatar",),
         packages=("minatar",), is_listed_only=is_listed_only,
     )  # fmt: skip
 

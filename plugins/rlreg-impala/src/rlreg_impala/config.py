@@ -115,7 +115,7 @@ class IMPALAConfig(LearnableConfig):
         le=1e6,
         description="Weight of half the squared value error. Default: IMPALA paper, 0.5.",
     )
-    entropy_coef: Annotated[float, Search(1e-4, 3e-2, log=True)] = Field(
+    entropy_coef: Annotated[float, Search(1e-4, 1e-1, log=True)] = Field(
         0.01, ge=0, le=1e6, description="Weight of the entropy bonus. Default: IMPALA paper, Atari."
     )
     entropy_coef_final: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
