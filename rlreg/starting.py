@@ -20,7 +20,7 @@ def starting() -> Iterator[None]:
     Where it is off already it stays off.
     """
     global _is_starting
-    if not gc.isenabled():
+    if _is_starting or not gc.isenabled():
         yield
         return
     _is_starting = True
@@ -28,7 +28,9 @@ def starting() -> Iterator[None]:
     try:
         yield
     finally:
-        end_start()
+        if _is_starting:  # nothing long has begun: what the block made may be garbage
+            _is_starting = False
+            gc.enable()
 
 
 def end_start() -> None:

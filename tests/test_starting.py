@@ -30,15 +30,26 @@ def test_collector_is_off_until_the_start_ends():
 def test_what_a_start_made_is_not_looked_through_again():
     with starting():
         made = [[] for _ in range(1000)]
+        end_start()
     assert gc.get_freeze_count() > len(made)
 
 
-def test_start_that_fails_or_never_ends_turns_the_collector_on_again():
+def test_start_that_fails_or_never_ends_turns_the_collector_on_again_and_keeps_no_garbage():
+    before = gc.get_freeze_count()
     with starting():
         pass
     assert gc.isenabled()
+    assert gc.get_freeze_count() == before
     with pytest.raises(ValueError, match="broken"), starting():
         raise ValueError("broken")
+    assert gc.isenabled()
+
+
+def test_a_start_inside_a_start_does_not_end_it():
+    with starting():
+        with starting():
+            pass
+        assert not gc.isenabled()
     assert gc.isenabled()
 
 

@@ -227,11 +227,12 @@ def _start_early(folder: Path) -> None:
 
     What is wrong with the folder is said by who reads it to resume it.
     """
-    from rlreg.errors import RlregError
+    from rlreg.errors import LeftOutWarning, RlregError, VersionWarning
     from rlreg.runtime.runs import RunFolder, is_seeds_folder
 
     with contextlib.suppress(RlregError, OSError), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        for own in (LeftOutWarning, VersionWarning):  # they come again when the run is read
+            warnings.simplefilter("ignore", own)
         opened = RunFolder.open(folder)
         if not is_seeds_folder(folder) and opened.read_summary() is None:
             run = opened.read_run()

@@ -190,7 +190,8 @@ def split_cores(num_seeds: int, num_cores: int) -> tuple[int, int]:
 def _run_apart(out: Path, seeds: list[int], display: Display, should_stop: StopFunction) -> bool:
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     num_workers, num_threads = split_cores(len(seeds), num_cores or 1)
-    display.note(f"{len(seeds)} seeds, {num_workers} at once with {num_threads} threads each")
+    threads = f"{num_threads} thread{'' if num_threads == 1 else 's'}"
+    display.note(f"{len(seeds)} seeds, {num_workers} at once with {threads} each")
     waiting = [seed for seed in seeds if _summary_of(out, seed) is None]
     running: dict[int, subprocess.Popen[bytes]] = {}
     try:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -364,14 +365,29 @@ def test_training_collects_garbage_though_its_start_does_not(
     monkeypatch.setattr(tiny_module, "_learnable_class", lambda: learnable)
     try:
         assert run([*ARGUMENTS, "--out", str(tmp_path / "r")]) == 0
+        assert gc.isenabled()
+        (tmp_path / "r" / "summary.json").unlink()  # as if it had been killed before its end
+        assert run(["resume", str(tmp_path / "r")]) == 0
+        assert gc.isenabled()
     finally:
         gc.unfreeze()
-    assert gc.isenabled()
-    assert not any(seen["created"])
-    assert seen["created"]
+    assert seen["created"] == [False, False]
     assert all(seen["evaluated"])
     assert all(seen["trained"])
     assert len(seen["trained"]) == 300
+
+
+def test_warnings_of_a_plugin_are_heard_when_a_run_is_resumed(rlreg_cli, tmp_path, site, cli_env):
+    folder = tmp_path / "site"
+    shutil.copytree(site, folder)
+    plugin = folder / "rlreg_tiny_bc.py"
+    plugin.write_text(f"{plugin.read_text()}\nimport warnings\nwarnings.warn('be careful')\n")
+    env = {"PYTHONPATH": str(folder)}
+    assert rlreg_cli(*ARGUMENTS, "--out", "r", env=env).returncode == 0
+    (tmp_path / "r" / "summary.json").unlink()
+    done = rlreg_cli("resume", "r", env=env)
+    assert done.returncode == 0
+    assert done.stderr.count("be careful") >= 1
 
 
 def test_evaluate_takes_a_run_and_a_checkpoint(tiny, minari_root, tmp_path, capsys):

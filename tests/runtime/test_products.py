@@ -93,9 +93,32 @@ def test_no_matrices_give_no_matrices(calls):
         assert torch.bmm(torch.empty(0, 96, 96), torch.empty(0, 96, 96)).shape == (0, 96, 96)
 
 
+def test_what_does_not_fit_is_refused_by_torch(calls):
+    with products.OneDNNStacks():
+        with pytest.raises(RuntimeError, match=r"batch|size"):
+            torch.bmm(matrices(2, 96, 96), matrices(3, 96, 96))
+        with pytest.raises(RuntimeError, match=r"dtype|scalar type"):
+            torch.bmm(matrices(2, 96, 96), matrices(2, 96, 96, dtype=torch.float64))
+        elsewhere = torch.empty(2, 96, 96, device="meta")
+        assert torch.bmm(elsewhere, elsewhere).shape == (2, 96, 96)
+    assert not calls
+
+
 @pytest.mark.parametrize("is_preferred", [False, True])
-def test_the_processor_decides(is_preferred, monkeypatch, calls):
+@pytest.mark.parametrize("work", [products.LEAST_WORK - 1, products.LEAST_WORK])
+def test_processor_and_work_decide(is_preferred, work, monkeypatch, calls):
     monkeypatch.setattr(products, "prefers_onednn", lambda: is_preferred)
-    with products.fast_stacks():
+    with products.fast_stacks(work):
         torch.bmm(matrices(2, 96, 96), matrices(2, 96, 96))
-    assert len(calls) == 2 * is_preferred
+    assert len(calls) == 2 * (is_preferred and work == products.LEAST_WORK)
+
+
+def test_work_is_that_of_the_wide_layers_of_large_batches():
+    network = torch.nn.Sequential(
+        torch.nn.Linear(17, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64), torch.nn.Linear(64, 1)
+    )
+    assert products.work_of([network], 100) == 100 * (17 * 128 + 128 * 64)
+    assert products.work_of([network, network], 100) == 2 * 100 * (17 * 128 + 128 * 64)
+    assert products.work_of([network], 63) == 0
+    assert products.work_of([torch.nn.Linear(7, 128), torch.nn.Linear(128, 63)], 100) == 0
+    assert products.work_of([torch.nn.Linear(96, 96, device="meta")], 100) == 0

@@ -81,16 +81,19 @@ class FlatWeights:
     def __init__(self, network: nn.Module) -> None:
         # state_dict() gives detached tensors that share the memory of the network.
         self._tensors: list[Tensor] = list(network.state_dict().values())
-        has_views = all(tensor.is_contiguous() for tensor in self._tensors)
-        self._views = [t.view(-1) for t in self._tensors] if has_views else None
+        # Of one type: joined with halves, a large integer would be one.
+        is_plain = len({tensor.dtype for tensor in self._tensors}) == 1 and all(
+            tensor.is_contiguous() for tensor in self._tensors
+        )
+        self._views = [tensor.view(-1) for tensor in self._tensors] if is_plain else None
         self.size = sum(tensor.numel() for tensor in self._tensors)
 
     def pack(self) -> Floats:
         """Copies the weights into a new vector ``[num_weights]`` on the CPU."""
         if not self._tensors:
             return np.empty(0, dtype=np.float32)
-        flat = torch.cat(self._views or [tensor.reshape(-1) for tensor in self._tensors])
-        vector: Floats = flat.float().cpu().numpy()
+        parts = self._views or [tensor.reshape(-1).float() for tensor in self._tensors]
+        vector: Floats = torch.cat(parts).float().cpu().numpy()
         return vector
 
     def unpack(self, vector: NDArray[np.float32]) -> None:

@@ -6,9 +6,11 @@ forked processes share, because looking at an object writes to it.
 
 from __future__ import annotations
 
-from rlreg.starting import starting
+from rlreg.starting import end_start, starting
 
 with starting():
     import torch  # noqa: F401 - the import is the purpose, here and below
 
     import rlreg_impala.engines.worker  # noqa: F401
+
+    end_start()
