@@ -168,7 +168,7 @@ def read(folder: Path) -> dict[str, Any] | None:
         "final": summary["final"]["mean_return"],
         "best": summary["best"]["mean_return"],
         "curve": curve,
-        "training": training[:: max(1, len(training) // 25)],
+        "training": training[:: -max(1, len(training) // 25)][::-1],  # the last one included
         "best_training": max(pair[1] for pair in training),
         "mean_lag": sum(lags) / max(1, len(lags)),
         "random": summary["baselines"]["random"]["mean_return"],
