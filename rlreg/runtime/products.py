@@ -112,10 +112,13 @@ def work_of(modules: Iterable[nn.Module], num_rows: int) -> int:
 def fast_stacks(work: int) -> Iterator[None]:
     """Inside, products of stacked matrices go to the library that this processor likes best.
 
+    Several threads share a stack of products in MKL, but each single product in oneDNN: with more
+    than one, torch's choice stays.
+
     Args:
         work: What ``work_of`` says of all networks together.
     """
-    if work < LEAST_WORK or not prefers_onednn():
+    if work < LEAST_WORK or torch.get_num_threads() > 1 or not prefers_onednn():
         yield
         return
     with OneDNNStacks():  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rlreg.runtime import products
+from rlreg.runtime.torch_threads import torch_threads
 
 pytestmark = pytest.mark.skipif(not products.has_onednn(), reason="this torch has no oneDNN")
 
@@ -106,11 +107,13 @@ def test_what_does_not_fit_is_refused_by_torch(calls):
 
 @pytest.mark.parametrize("is_preferred", [False, True])
 @pytest.mark.parametrize("work", [products.LEAST_WORK - 1, products.LEAST_WORK])
-def test_processor_and_work_decide(is_preferred, work, monkeypatch, calls):
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_processor_work_and_threads_decide(is_preferred, work, num_threads, monkeypatch, calls):
     monkeypatch.setattr(products, "prefers_onednn", lambda: is_preferred)
-    with products.fast_stacks(work):
+    with torch_threads(num_threads), products.fast_stacks(work):
         torch.bmm(matrices(2, 96, 96), matrices(2, 96, 96))
-    assert len(calls) == 2 * (is_preferred and work == products.LEAST_WORK)
+    is_expected = is_preferred and work == products.LEAST_WORK and num_threads == 1
+    assert len(calls) == 2 * is_expected
 
 
 def test_work_is_that_of_the_wide_layers_of_large_batches():

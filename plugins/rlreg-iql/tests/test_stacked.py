@@ -17,6 +17,7 @@ from rlreg.errors import RunError
 from rlreg.runtime import products
 from rlreg.runtime.batch import Batch
 from rlreg.runtime.stacking import NotStackedError
+from rlreg.runtime.torch_threads import torch_threads
 from rlreg_iql.learner import RULES
 from rlreg_iql.stacked import StackedIQL
 
@@ -343,7 +344,8 @@ def test_products_of_large_stacks_go_to_the_preferred_library(
     encoder = {"type": "vector", "hidden_units": [units, units]}
     learnable = {"type": "iql", "batch_size": 256, **dict.fromkeys(NAMES, encoder)}
     short = {**run, "learnable": learnable, "train": {"n_steps": 5, "n_steps_per_epoch": 5}}
-    train(short, tmp_path / "many", seeds=2, arrangement="stacked")
+    with torch_threads(1):
+        train(short, tmp_path / "many", seeds=2, arrangement="stacked")
     assert bool(calls) == is_worth_it
 
 
