@@ -20,7 +20,6 @@ from rlreg.runtime.data.dataset import TransitionDataset
 from rlreg.runtime.data.load import load_dataset
 from rlreg.runtime.loop import Epoch, RunLoop, StopRequested
 from rlreg.runtime.offline import CHUNK, OfflineLearnable
-from rlreg.runtime.products import fast_stacks, work_of
 from rlreg.runtime.runs import RunFolder
 from rlreg.runtime.session import Session
 from rlreg.runtime.stacking import NotStackedError, StackedUpdates
@@ -111,13 +110,6 @@ def train_stacked(
         return _Crew(sessions, loops).go()
 
 
-def _work(group: Sequence[RunLoop]) -> int:
-    """What `fast_stacks` wants to know of the learnables of a group."""
-    first = _learnable(group[0])
-    num_rows: int = first.config.batch_size  # type: ignore[attr-defined]  # an offline config has it
-    return len(group) * work_of(first.modules().values(), num_rows)
-
-
 class _Crew:
     """The loops of all seeds, taking turns.
 
@@ -193,9 +185,7 @@ class _Crew:
 
     def _train_chunk(self, group: list[RunLoop], n_steps: int) -> None:
         if len(group) > 1:
-            stack = self._stacked(group)
-            with fast_stacks(_work(group)):
-                totals = stack.run(self._dataset, n_steps)
+            totals = self._stacked(group).run(self._dataset, n_steps)
             if totals is not None:
                 for loop, own in zip(group, totals, strict=True):
                     _note(loop, {name: float(value) for name, value in own.items()}, n_steps)

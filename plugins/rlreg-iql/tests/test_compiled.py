@@ -185,7 +185,21 @@ def onednn():
         pytest.skip("this torch has no oneDNN")
     from rlreg_iql import products
 
+    assert products.prefers_onednn() in (True, False)
     return products
+
+
+def test_onednn_multiplies_as_the_other_library_does(onednn):
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(64, 96, generator=generator) for _ in range(2))
+    bias = torch.randn(64, generator=generator)
+    for a, b in ((left, right.t()), (left.t(), right), (right.t(), left)):
+        result = onednn._product(a, b, None, "none")
+        torch.testing.assert_close(result, a @ b, rtol=1e-4, atol=1e-4)
+    expected = left @ right.t() + bias
+    for activation, wanted in (("none", expected), ("relu", expected.relu())):
+        result = onednn._product(left, right.t(), bias, activation)
+        torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
 
 
 def linear(x, w, b):

@@ -14,10 +14,8 @@ import rlreg
 from rlreg import TransitionDataset
 from rlreg.cli.main import run as run_command
 from rlreg.errors import RunError
-from rlreg.runtime import products
 from rlreg.runtime.batch import Batch
 from rlreg.runtime.stacking import NotStackedError
-from rlreg.runtime.torch_threads import torch_threads
 from rlreg_iql.learner import RULES
 from rlreg_iql.stacked import StackedIQL
 
@@ -326,27 +324,6 @@ def test_stacked_seeds_write_the_folders_of_runs_by_themselves(run, tmp_path):
     one, two = (rlreg.load(folder / "last.rlreg", device="cpu") for folder in (stacked, solo))
     assert largest_difference(one, two) <= TOLERANCE
     assert json.loads((stacked / "summary.json").read_text())["seed"] == 1
-
-
-@pytest.mark.skipif(not products.has_onednn(), reason="this torch has no oneDNN")
-@pytest.mark.parametrize(("units", "is_worth_it"), [(256, True), (64, False)])
-def test_products_of_large_stacks_go_to_the_preferred_library(
-    units, is_worth_it, run, tmp_path, monkeypatch
-):
-    calls, plain = [], products.onednn_product
-
-    def counted(*given):
-        calls.append(given)
-        return plain(*given)
-
-    monkeypatch.setattr(products, "prefers_onednn", lambda: True)
-    monkeypatch.setattr(products, "onednn_product", counted)
-    encoder = {"type": "vector", "hidden_units": [units, units]}
-    learnable = {"type": "iql", "batch_size": 256, **dict.fromkeys(NAMES, encoder)}
-    short = {**run, "learnable": learnable, "train": {"n_steps": 5, "n_steps_per_epoch": 5}}
-    with torch_threads(1):
-        train(short, tmp_path / "many", seeds=2, arrangement="stacked")
-    assert bool(calls) == is_worth_it
 
 
 def test_stacked_seeds_collect_garbage(dataset, tmp_path, monkeypatch):

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from rlreg.runtime.batch import Batch
 from rlreg.runtime.networks import VectorEncoderNetwork
 from rlreg.runtime.optimizers import Adam, AdamW, Schedule, StepExtras
-from rlreg.runtime.products import prefers_onednn
 from rlreg_iql.chains import VALUE_CHAINS, Chains
 from rlreg_iql.compiled_step import CRITICS, Step, named_totals
 from rlreg_iql.learner import Networks
@@ -124,9 +123,9 @@ def _compile(step: Step, threads: int) -> Callable[..., Any]:
         "alignment_asserts": False,
         "cpp.threads": threads,
     }
-    if prefers_onednn():
-        from rlreg_iql.products import OneDNNProducts  # imports the compiler
+    from rlreg_iql.products import OneDNNProducts, prefers_onednn  # imports the compiler
 
+    if prefers_onednn():
         options["post_grad_custom_post_pass"] = OneDNNProducts()
     compiled: Callable[..., Any] = torch.compile(
         types.MethodType(own, step), fullgraph=True, dynamic=False, options=options

@@ -1,10 +1,14 @@
-"""Has the matrices inside the compiled update multiplied by oneDNN.
+"""Which library multiplies the matrices inside the compiled update.
 
-Where that is faster than torch's own choice says ``rlreg.runtime.products``.
+torch on x86 calls MKL, which on AMD processors leaves their 512-bit units alone; oneDNN, which
+torch carries too, uses them: about twice as fast for IQL's products there (docs/performance.md).
+Which one is used depends on the processor alone, never on a measurement, so that a run and its
+resumption on one machine round alike.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +20,8 @@ from torch._inductor.mkldnn_ir import LinearUnary
 from torch.fx import Graph, Node
 from torch.library import Library
 
-from rlreg.runtime.products import NARROW, WIDE, onednn_product
-
+_WIDE = 64  # sides from which a call of oneDNN costs less than it saves
+_NARROW = 8
 _aten = torch.ops.aten
 
 # The compiler takes torch's own operator only for weights that never change, hence one of ours.
@@ -28,12 +32,17 @@ _library.define(
 )
 
 
+def _product(left: Tensor, right: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(left, right.t(), bias, activation, [], "")
+    return result
+
+
 def _shape_of_product(left: Tensor, right: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     del bias, activation
     return left.new_empty(left.shape[0], right.shape[1])
 
 
-_library.impl("product", onednn_product, "CPU")
+_library.impl("product", _product, "CPU")
 _library.impl("product", _shape_of_product, "Meta")
 _product_op = torch.ops.rlreg_iql.product.default
 
@@ -55,6 +64,19 @@ def _lower_product(left: Any, right: Any, bias: Any, activation: str) -> Any:
     size = [left.get_size()[0], weight.get_size()[0]]
     layout = FixedLayout(left.get_device(), left.get_dtype(), size)
     return TensorBox.create(LinearUnary(layout, inputs, constants))
+
+
+def prefers_onednn() -> bool:
+    """Whether products should go to oneDNN on this machine."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not hasattr(
+        torch.ops.mkldnn, "_linear_pointwise"
+    ):
+        return False
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return "AuthenticAMD" in text
 
 
 class OneDNNProducts(CustomGraphPass):
@@ -80,7 +102,7 @@ class OneDNNProducts(CustomGraphPass):
 def _replace_linear(graph: Graph, node: Node, bias: Node, left: Node, right: Node) -> None:
     """Rewrites ``left @ right + bias``, with the relu that follows it if one does."""
     rows, inner, columns = *_shape(left), _shape(right)[1]
-    if min(rows, columns) < WIDE or inner < NARROW or bias.meta["val"].dim() != 1:
+    if min(rows, columns) < _WIDE or inner < _NARROW or bias.meta["val"].dim() != 1:
         return
     users = list(node.users)
     activation = "none"
@@ -94,9 +116,9 @@ def _replace_product(graph: Graph, node: Node, left: Node, right: Node) -> None:
     rows, inner, columns = *_shape(left), _shape(right)[1]
     if inner == 1:  # an outer product, which the compiler joins to what follows
         _substitute(graph, node, _call(graph, _aten.mul.Tensor, left, right))
-    elif min(rows, columns) < NARROW or max(rows, columns) < WIDE or inner < WIDE:
+    elif min(rows, columns) < _NARROW or max(rows, columns) < _WIDE or inner < _WIDE:
         return
-    elif columns < WIDE:  # the libraries are slow where rows of the result are short
+    elif columns < _WIDE:  # the libraries are slow where rows of the result are short
         left, right = (_call(graph, _aten.permute.default, part, [1, 0]) for part in (right, left))
         product = _call(graph, _product_op, _contiguous(graph, left), right, None, "none")
         _substitute(graph, node, _call(graph, _aten.permute.default, product, [1, 0]))
