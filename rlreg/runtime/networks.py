@@ -45,7 +45,10 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 def scale_images(observations: Tensor) -> Tensor:
     """Turns ``uint8`` images into floats in [0, 1]; leaves everything else as it is."""
-    return observations.float() / 255.0 if observations.dtype == torch.uint8 else observations
+    if observations.dtype != torch.uint8:
+        return observations
+    # In place, on what was just made: a batch of frames is tens of MB, and memory is the cost.
+    return observations.float().div_(255.0)
 
 
 def flat_features(observations: Tensor, actions: Tensor | None = None) -> Tensor:

@@ -23,6 +23,39 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session")
+def compiled_graphs(tmp_path_factory):
+    """A cache folder for all tests that compile: the second one of a kind finds graphs."""
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture
+def inductor(compiled_graphs, monkeypatch):
+    """Compiles, with a cache of the tests' own."""
+    monkeypatch.setenv("RLREG_CACHE", str(compiled_graphs))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    return compiled_graphs
+
+
+@pytest.fixture(scope="session")
+def pendulum_root(tmp_path_factory):
+    """A Minari root with 400 steps of pendulum."""
+    root = tmp_path_factory.mktemp("minari")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(root))
+        from rlreg.runtime.data.generate import generate
+
+        generate("rlreg/pendulum/mixed-v0", n_steps=400)
+    return root
+
+
+@pytest.fixture
+def dataset(pendulum_root, monkeypatch):
+    """Name of that data set, where it is found."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(pendulum_root))
+    return "rlreg/pendulum/mixed-v0"
+
+
 SMALL = {"type": "vector", "hidden_units": [16, 16]}
 
 

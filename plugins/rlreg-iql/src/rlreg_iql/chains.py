@@ -70,6 +70,10 @@ class LinkStep(Step):
         super().__init__(plan, *more[:-1])
         self.link: Link = more[-1]
 
+    def identity(self) -> tuple[str, ...]:
+        """As for any step."""
+        return *super().identity(), repr(self.link)
+
     def __call__(  # type: ignore[override]  # a link is called by its chain only
         self,
         trained: Sequence[Tensor],

@@ -9,15 +9,10 @@ where the plain path raises and leaves what it leaves.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import platformdirs
 import torch
 from torch import Tensor, nn
 
@@ -28,12 +23,15 @@ from rlreg_iql.chains import VALUE_CHAINS, Chains
 from rlreg_iql.compiled_step import CRITICS, Step, named_totals
 from rlreg_iql.learner import Networks
 from rlreg_iql.networks import ActionFeatures, StackedCritics
+from rlreg_iql.stored_graphs import StoredStep
 from rlreg_iql.working_copy import Optimizers, WorkingCopy
 
 PAYS_FROM = 20_000
-"""Updates from which on ``auto`` compiles: about what makes up for a cold start of 20 s."""
+"""Updates from which on ``auto`` compiles: about what makes up for a cold start."""
 _MOST_CRITICS = 8  # the graph computes them one by one, and so grows with them
-_COMPILE_ERRORS = (RuntimeError, OSError, ImportError, AssertionError, TypeError)
+_COMPILE_ERRORS = (
+    RuntimeError, OSError, ImportError, AssertionError, TypeError, AttributeError,
+)  # fmt: skip
 
 
 class NotCompiledError(RuntimeError):
@@ -86,60 +84,9 @@ def _optimizer_reason(optimizers: Iterable[torch.optim.Optimizer]) -> str | None
     return None
 
 
-@contextlib.contextmanager
-def _lasting_cache() -> Iterator[None]:
-    """Lets the compiler keep what it makes in the user's cache folder.
-
-    Its own default is the folder for temporary files, so that every restart would begin anew.
-    """
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-    name, before = "TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    if before is not None and before != default_cache_dir():  # the user's own choice
-        yield
-        return
-    root = os.environ.get("RLREG_CACHE") or platformdirs.user_cache_dir("rlreg")
-    os.environ[name] = str(Path(root) / "inductor")
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
 def _compile(step: Step, threads: int) -> Callable[..., Any]:
-    """Compiles a step for the shapes it is first called with, and for so many threads."""
-    # A code object of its own: the compiler counts recompilations by code object, and the steps of
-    # different learnables would share it.
-    call = type(step).__call__
-    own = types.FunctionType(call.__code__.replace(co_name="update"), call.__globals__, "update")
-    # Between products, time goes to calls: made from C++, and shapes are in the guards already.
-    options: dict[str, Any] = {
-        "guard_filter_fn": _kept_guards,
-        "cpp_wrapper": True,
-        "size_asserts": False,
-        "alignment_asserts": False,
-        "cpp.threads": threads,
-    }
-    from rlreg_iql.products import OneDNNProducts, prefers_onednn  # imports the compiler
-
-    if prefers_onednn():
-        options["post_grad_custom_post_pass"] = OneDNNProducts()
-    compiled: Callable[..., Any] = torch.compile(
-        types.MethodType(own, step), fullgraph=True, dynamic=False, options=options
-    )
-    return compiled
-
-
-def _kept_guards(entries: Sequence[Any]) -> list[bool]:
-    """Keeps what can change from call to call: tensors, and torch's settings (threads, for one).
-
-    Everything else is in the plan, and another plan is another step.
-    """
-    kept = ("TENSOR_MATCH", "GLOBAL_STATE", "GRAD_MODE", "DEFAULT_DEVICE")
-    return [entry.guard_type in kept for entry in entries]
+    """Compiles a step for the forms of what it is called with, and for so many threads."""
+    return StoredStep(step, threads)
 
 
 # --- how ----------------------------------------------------------------------------------------
@@ -187,7 +134,7 @@ class CompiledUpdates:
         """
         self._prepare()
         try:
-            with _lasting_cache(), torch.no_grad(), warnings.catch_warnings():
+            with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what the compiler says about itself
                 self._copy.copy_in()
                 self._steps.run([batch], torch.ones(1, self._copy.plan.num_rows, 3))

@@ -1,4 +1,4 @@
-"""One update of IQL as a function of tensors, for ``torch.compile``.
+"""One update of IQL as a function of tensors, for the compiler.
 
 Forward, gradients, Adam and the moving targets are one graph, so that nothing between two matrix
 products costs a call or a temporary. The critics, one stacked module to everybody else, are
@@ -169,8 +169,14 @@ class Step:
         self._plan, self._objectives, self._rule, self._tau = plan, objectives, rule, tau
         self._critics = cast("StackedCritics", networks.critics)
         self._score, self._value = PolicyScore(networks.policy), networks.value
+        self._modules = networks.policy, networks.critics, networks.value
         self._clips = dict(plan.clips)
         self.metric_names: tuple[str, ...] = ()
+
+    def identity(self) -> tuple[str, ...]:
+        """Returns what decides its graph, besides the forms of the tensors it is called with."""
+        own = type(self).__qualname__, repr(self._plan), repr(self._rule), repr(self._tau)
+        return *own, self._objectives.identity(), *map(repr, self._modules)
 
     def __call__(
         self,
@@ -250,16 +256,15 @@ class Step:
         objective: Callable[[Functions, Work], tuple[Tensor, Metrics]]
         objective = getattr(self._objectives, step)
 
-        def loss_of(parameters: list[Tensor]) -> tuple[Tensor, tuple[Tensor, Metrics]]:
-            mixed = list(current)
+        mixed = list(current)
+        # Not torch.func.grad: it imports the compiler, and a found graph does without.
+        with torch.enable_grad():
+            parameters = [current[i].detach().requires_grad_() for i in own]
             for i, parameter in zip(own, parameters, strict=True):
                 mixed[i] = parameter
             loss, metrics = objective(self._functions(mixed, targets), work)
-            return loss, (loss.detach(), metrics)
-
-        gradients, (loss, metrics) = torch.func.grad(loss_of, has_aux=True)(
-            [current[i] for i in own]
-        )
+            gradients = list(torch.autograd.grad(loss, parameters))
+        loss = loss.detach()
         return gradients, loss, metrics
 
     # --- following gradients --------------------------------------------------------------------

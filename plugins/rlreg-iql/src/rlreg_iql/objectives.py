@@ -63,6 +63,23 @@ class Work:
     td_targets: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What losses read of a config.
+
+    Attributes:
+        gamma: Discount of a step.
+        expectile: Of the value function.
+        weight_temp: Factor of an advantage in its weight.
+        max_weight: Largest weight.
+    """
+
+    gamma: float
+    expectile: float
+    weight_temp: float
+    max_weight: float
+
+
 class Objectives:
     """The losses of one update.
 
@@ -76,9 +93,15 @@ class Objectives:
     def __init__(
         self, config: IQLConfig, features: ActionFeatures, action_limit: float | None
     ) -> None:
-        self._config = config
+        self._numbers = Numbers(
+            config.gamma, config.expectile, config.weight_temp, config.max_weight
+        )
         self._features = features
         self._action_limit = action_limit
+
+    def identity(self) -> str:
+        """Names all numbers in it."""
+        return f"{self._numbers} {self._action_limit} {self._features.is_discrete}"
 
     def prepare(self, networks: Functions, batch: Batch) -> Work:
         """Computes what all steps of an update share."""
@@ -108,7 +131,7 @@ class Objectives:
         with torch.no_grad():
             following = networks.value(_bootstrapped_observations(batch))
             return losses.td_targets(
-                batch.rewards, batch.terminations, batch.intervals, following, self._config.gamma
+                batch.rewards, batch.terminations, batch.intervals, following, self._numbers.gamma
             )
 
     def critics_and_value(self, networks: Functions, work: Work) -> Result:
@@ -130,7 +153,7 @@ class Objectives:
         """Equation 5."""
         values = networks.value(work.batch.observations)  # [B]
         differences = work.target_values - values
-        loss = losses.expectile_loss(differences, self._config.expectile).mean()
+        loss = losses.expectile_loss(differences, self._numbers.expectile).mean()
         return loss, {"v_loss": loss.detach(), "diagnostics/v_mean": values.detach().mean()}
 
     def actor(self, networks: Functions, work: Work) -> Result:
@@ -139,11 +162,11 @@ class Objectives:
         with torch.no_grad():
             advantages = work.target_values - networks.value(observations)  # [B]
             weights = losses.advantage_weights(
-                advantages, self._config.weight_temp, self._config.max_weight
+                advantages, self._numbers.weight_temp, self._numbers.max_weight
             )
         scores, log_stds = networks.score(observations, work.actions)
         loss = losses.policy_loss(scores, weights).mean()
-        is_capped = weights >= self._config.max_weight
+        is_capped = weights >= self._numbers.max_weight
         metrics = {
             "actor_loss": loss.detach(),
             "diagnostics/advantage_mean": advantages.mean(),

@@ -8,7 +8,6 @@ resumption on one machine round alike.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,19 +63,6 @@ def _lower_product(left: Any, right: Any, bias: Any, activation: str) -> Any:
     size = [left.get_size()[0], weight.get_size()[0]]
     layout = FixedLayout(left.get_device(), left.get_dtype(), size)
     return TensorBox.create(LinearUnary(layout, inputs, constants))
-
-
-def prefers_onednn() -> bool:
-    """Whether products should go to oneDNN on this machine."""
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not hasattr(
-        torch.ops.mkldnn, "_linear_pointwise"
-    ):
-        return False
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return "AuthenticAMD" in text
 
 
 class OneDNNProducts(CustomGraphPass):

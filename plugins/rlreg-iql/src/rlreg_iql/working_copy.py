@@ -1,6 +1,6 @@
 """The tensors that a chunk of updates works on: copies of a learnable's, given back at its end.
 
-What runs such chunks (a graph of `torch.compile`, a CUDA graph) needs tensors that stay where they
+What runs such chunks (a compiled graph, a CUDA graph) needs tensors that stay where they
 are, and numbers that are computed outside of it: learning rates and bias corrections.
 """
 
