@@ -135,7 +135,7 @@ bench-guard: $(VENV)/.installed-dev  ## fail if a ratio of speeds fell below its
 evidence-quick: $(VENV)/.installed-dev  ## redo a small slice of docs/results.md and check it
 	$(BIN)/python benchmarks/evidence/quick.py
 
-ci: lint type docs-check test light wheels test-browser bench-guard evidence-quick  ## what CI runs
+ci: lint type docs-check test test-alone light wheels test-browser bench-guard evidence-quick  ## what CI runs
 
 clean:  ## remove environments and build products
 	rm -rf $(VENV) $(LIGHT) build dist site *.egg-info plugins/*/src/*.egg-info

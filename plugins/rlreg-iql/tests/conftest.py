@@ -1,5 +1,6 @@
 """Small learnables and batches for the tests of IQL; makes `fast_paths` importable by name."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def one_thread():
 @pytest.fixture(scope="session")
 def compiled_graphs(tmp_path_factory):
     """A cache folder for all tests that compile: the second one of a kind finds graphs."""
+    if "PYTEST_XDIST_WORKER" in os.environ:  # one for the workers together
+        return tmp_path_factory.getbasetemp().parent / "compiled"
     return tmp_path_factory.mktemp("compiled")
 
 
