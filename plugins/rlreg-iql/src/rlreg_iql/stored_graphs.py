@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import stat
 import tempfile
@@ -23,7 +24,6 @@ from typing import Any
 import platformdirs
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 import rlreg.runtime
 from rlreg.atomic_file import replacing
@@ -124,26 +124,32 @@ class FlatStep:
 
     def __init__(self, step: Step, arguments: Sequence[Any]) -> None:
         self._step = step
-        leaves, self._form = pytree.tree_flatten(tuple(arguments))
-        self._is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
-        self.tensors: list[Tensor] = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        n_trained, self._n_changed = len(arguments[0]), sum(map(len, arguments[:4]))
-        self.moments = slice(n_trained, 3 * n_trained)
+        *lists, rates = arguments[:6]
+        more = arguments[6:]
+        self._sizes = [len(part) for part in lists]
+        self._is_there = [True, *(part is not None for part in more)]
+        single = [part for part in (rates, *more) if part is not None]
+        self.tensors: list[Tensor] = [*itertools.chain.from_iterable(lists), *single]
+        self.moments = slice(self._sizes[0], sum(self._sizes[:3]))
+        self._n_changed = sum(self._sizes[:4])
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
         """Calls the step; remembers how what it returns is made up."""
         rest = iter(tensors)
-        leaves = [next(rest) if is_tensor else None for is_tensor in self._is_tensor]
-        result = self._step(*pytree.tree_unflatten(leaves, self._form))
-        leaves, self._result_form = pytree.tree_flatten(result)
-        self._is_result = [leaf is not None for leaf in leaves]
-        return [leaf for leaf in leaves if leaf is not None]
+        lists = [list(itertools.islice(rest, size)) for size in self._sizes]
+        single = [next(rest) if is_there else None for is_there in self._is_there]
+        result: Any = self._step(*lists, *single)  # type: ignore[arg-type]  # a link takes one more
+        self._is_single = not isinstance(result, tuple)
+        parts = (result,) if self._is_single else result
+        self._is_result = [part is not None for part in parts]
+        return [part for part in parts if part is not None]
 
     def structured(self, results: Sequence[Tensor]) -> Any:
         """Makes what the step returns of the tensors in it."""
+        if self._is_single:
+            return results[0]
         rest = iter(results)
-        leaves = [next(rest) if is_result else None for is_result in self._is_result]
-        return pytree.tree_unflatten(leaves, self._result_form)
+        return tuple([next(rest) if is_result else None for is_result in self._is_result])
 
     def copies(self) -> list[Tensor]:
         """Returns tensors to try something on; those that nothing changes are the same ones.
