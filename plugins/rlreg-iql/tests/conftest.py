@@ -26,10 +26,14 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def compiled_graphs(tmp_path_factory):
-    """A cache folder for all tests that compile: the second one of a kind finds graphs."""
+    """A cache folder for all tests that compile: the second one of a kind finds graphs.
+
+    C++ compilers have trouble with such a name.
+    """
+    root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:  # one for the workers together
-        return tmp_path_factory.getbasetemp().parent / "compiled"
-    return tmp_path_factory.mktemp("compiled")
+        root = root.parent
+    return root / "compiled graphs, ä"
 
 
 @pytest.fixture

@@ -26,8 +26,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import rlreg
 from rlreg.errors import NonFiniteError
-from rlreg_iql import compiled
-from rlreg_iql.compiled import PAYS_FROM, CompiledUpdates, NotCompiledError
+from rlreg_iql import compiled, stored_graphs
+from rlreg_iql.compiled import PAYS_FROM, CompiledUpdates
+from rlreg_iql.compiled_step import NotCompiledError
 from rlreg_iql.working_copy import WorkingCopy
 
 VARIANTS = {
@@ -79,6 +80,7 @@ WIDE = {
     [
         pytest.param(VARIANTS["paper, own optimizers"], id="paper, own optimizers"),
         pytest.param(VARIANTS["clipped and scheduled"], id="clipped and scheduled"),
+        pytest.param(VARIANTS["five critics"], id="geglu and layer norm"),
         pytest.param(WIDE, id="wide"),
         pytest.param({**WIDE, "update_rule": "paper"}, id="wide, paper"),
     ],
@@ -201,6 +203,11 @@ def read_twice(x, w, b):
     return result, torch.ops.aten.relu.default(result)
 
 
+def in_parts(x, w, b):
+    kept, gate = torch.ops.aten.split.Tensor(torch.ops.aten.mm.default(x, w), 64, 1)
+    return kept * gate + b
+
+
 def gradient(x, y):
     return torch.ops.aten.mm.default(torch.ops.aten.permute.default(y, [1, 0]), x)
 
@@ -215,6 +222,7 @@ def gradient(x, y):
         ),
         pytest.param(read_twice, [(256, 64), (64, 64), (64,)], 1, id="read twice"),
         pytest.param(gradient, [(256, 64), (256, 80)], 1, id="gradient"),
+        pytest.param(in_parts, [(256, 64), (64, 128), (64,)], 1, id="several results"),
         pytest.param(gradient, [(256, 17), (256, 64)], 1, id="narrow gradient"),
         pytest.param(gradient, [(1, 64), (1, 80)], 0, id="outer product"),
         pytest.param(gradient, [(256, 64), (256, 1)], 0, id="one row"),
@@ -282,14 +290,13 @@ def test_off_is_off_and_fit_settles_it(uncompiled):
     assert learnable.is_compiled
 
 
-def test_a_compiler_that_fails_leaves_the_plain_path(monkeypatch):
-    def fail(step, threads):
-        def call(*arguments):
-            raise RuntimeError("no compiler here\nand more")
+def fail(call, threads, path):
+    raise RuntimeError("no compiler here\nand more")
 
-        return call
 
-    monkeypatch.setattr(compiled, "_compile", fail)
+def test_a_compiler_that_fails_leaves_the_plain_path(monkeypatch, tmp_path):
+    monkeypatch.setenv("RLREG_CACHE", str(tmp_path))
+    monkeypatch.setattr(stored_graphs, "_made", fail)
     data = make_data()
     learnable = make(data, "on")
     reason = learnable.settle_compile(data, 1000)
@@ -298,6 +305,31 @@ def test_a_compiler_that_fails_leaves_the_plain_path(monkeypatch):
     updates = CompiledUpdates(WorkingCopy(learnable.config, *learnable._parts()))
     with pytest.raises(NotCompiledError):
         updates.warm_up(learnable._draw(data, torch.Generator()))
+
+
+def test_a_compiler_that_fails_later_leaves_the_plain_path(monkeypatch, tmp_path):
+    """Settings changed by hand need another graph in the middle of a run."""
+    data = make_data()
+    plain, fast = make(data, "off"), make_with_steps(data, monkeypatch)
+    for learnable in (plain, fast):
+        learnable.train_epoch(data, 5)
+    monkeypatch.undo()
+    monkeypatch.setenv("RLREG_CACHE", str(tmp_path))
+    monkeypatch.setattr(stored_graphs, "_made", fail)
+    for learnable in (plain, fast):
+        learnable.actor_optim.param_groups[0]["betas"] = (0.5, 0.9)
+    plain.train_epoch(data, 5)
+    with pytest.warns(UserWarning, match="plain from here on: .*: no compiler here$"):
+        fast.train_epoch(data, 5)
+    for learnable in (plain, fast):
+        learnable.train_epoch(data, 5)
+    assert_close(plain, fast)
+
+
+def make_with_steps(data, monkeypatch):
+    """Compiles with the step itself in the compiled one's place."""
+    monkeypatch.setattr(compiled, "_compile", lambda step, threads: step)
+    return make(data, "on")
 
 
 def test_warming_up_changes_nothing(uncompiled, snapshot):

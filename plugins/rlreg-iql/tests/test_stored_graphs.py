@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -12,10 +13,12 @@ from fast_paths import SMALL, make, numbers
 from filelock import FileLock
 
 import rlreg
+import rlreg.runtime
 from rlreg_iql import processor, stored_graphs
 from rlreg_iql.chains import CRITICS_CHAIN, VALUE_CHAINS, LinkStep
 from rlreg_iql.compiled_step import Step
-from rlreg_iql.stored_graphs import FlatStep, StoredStep
+from rlreg_iql.flat_step import FlatStep, Trial, form_of
+from rlreg_iql.stored_graphs import StoredStep
 from rlreg_iql.working_copy import WorkingCopy
 
 CHECK = f"""
@@ -112,10 +115,28 @@ class Wrong:
     """Does what the step does, and doubles what it returns."""
 
     def __init__(self, call):
-        self.call, self.n_inputs = call, len(call.tensors)
+        self.call, self.n_inputs = call, len(call.forms)
 
     def __call__(self, tensors):
         return [2 * part for part in self.call(*tensors)]
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_compiler_that_dies_of_ctrl_c_is_no_compiler_that_fails(is_heard):
+    told = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+    try:
+        with (  # noqa: PT012  # the signal and the failure belong together
+            pytest.raises(KeyboardInterrupt if is_heard else RuntimeError),
+            stored_graphs._interrupts_noticed(),
+        ):
+            if is_heard:
+                os.kill(os.getpid(), signal.SIGINT)
+            raise RuntimeError("the C++ compiler is gone")
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert told == [signal.SIGINT] * (1 + is_heard)
 
 
 def flip(path, place):
@@ -130,7 +151,8 @@ def flip(path, place):
         pytest.param(lambda path: path.write_bytes(b"not a library"), id="something else"),
         pytest.param(lambda path: path.write_bytes(path.read_bytes()[:1000]), id="cut off"),
         pytest.param(lambda path: flip(path, len(path.read_bytes()) // 2), id="one bit"),
-        pytest.param(lambda path: path.chmod(0o620), id="others may write it"),
+        pytest.param(lambda path: path.chmod(0o620), id="the group may write it"),
+        pytest.param(lambda path: path.chmod(0o602), id="others may write it"),
         pytest.param(lambda path: path.unlink(), id="gone"),
         pytest.param(lambda path: (path.unlink(), path.mkdir()), id="a folder"),
     ],
@@ -180,15 +202,45 @@ def test_a_folder_that_cannot_be_written_leaves_the_plain_path(
     assert "could not be compiled" in learnable.settle_compile(data, 1000)
 
 
-def test_graphs_are_nobody_else_s_and_the_oldest_go(filled, tmp_path):
-    assert {path.stat().st_mode & 0o777 for path in (filled / "graphs").glob("*.so")} == {0o600}
-    assert not list((filled / "graphs").glob(".*"))
-    for age in range(stored_graphs._MOST_FILES + 3):
-        (tmp_path / f"{age}.so").write_text("")
-        os.utime(tmp_path / f"{age}.so", (1000 - age, 1000 - age))
-    stored_graphs._drop_oldest(tmp_path)
-    left = {int(path.stem) for path in tmp_path.iterdir()}
-    assert left == set(range(stored_graphs._MOST_FILES))
+def test_a_graph_of_somebody_else_is_not_used(own, data, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    assert not learnable_of(data).is_compiled
+
+
+def test_a_folder_that_others_may_write_is_not_trusted(own, data):
+    own.chmod(0o777)
+    learnable = learnable_of(data)
+    assert not learnable.is_compiled
+    assert f"others may write to {own}" in learnable.settle_compile(data, 1000)
+
+
+def test_a_library_of_another_number_of_inputs_is_not_called(data):
+    class Other:
+        n_inputs = 3
+
+    call = call_of(data)
+    assert not stored_graphs._agrees(Other(), call, [])
+
+
+def test_graphs_are_nobody_else_s_and_the_oldest_go(own, data, tmp_path, monkeypatch):
+    paths = sorted(own.glob("*.so"))
+    assert {path.stat().st_mode & 0o777 for path in paths} == {0o600}
+    for path in paths:
+        os.utime(path, (1, 1))
+    assert learnable_of(data).is_compiled
+    assert all(path.stat().st_mtime > 1 for path in paths)  # used just now
+    monkeypatch.setattr(stored_graphs, "_MOST_FILES", 3)
+    folder = tmp_path / "full"
+    folder.mkdir()
+    for age in range(5):
+        for ending in ("so", "lock"):
+            (folder / f"{age}.{ending}").write_text("")
+            os.utime(folder / f"{age}.{ending}", (1000 - age, 1000 - age))
+    stored_graphs._keep(b"code", folder / "new.so")
+    left = {path.name for path in folder.iterdir()}
+    assert left == {"0.so", "0.lock", "1.so", "1.lock", "new.so"}
+    assert (folder / "new.so").read_bytes()[:4] == b"code"
+    assert stored_graphs._is_whole(folder / "new.so")
 
 
 # --- names --------------------------------------------------------------------------------------
@@ -201,7 +253,7 @@ def key_of(data, link=None, threads=1, **settings):
     step = copy.step if link is None else copy.new_step(LinkStep, copy.plan, link)
     batch = learnable._draw(data, torch.Generator().manual_seed(0))
     arguments = copy.arguments(batch, torch.ones(copy.plan.num_rows, 3))
-    return stored_graphs._key(step, threads, FlatStep(step, arguments).tensors)
+    return stored_graphs._key(step, threads, FlatStep(step, arguments).forms)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +286,26 @@ def test_links_have_names_of_their_own(data):
 )
 def test_learning_rates_share_a_graph(settings, data):
     assert key_of(data, **settings) == key_of(data)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (torch, "__version__", "9.9"),
+        (torch.version, "git_version", "0"),
+        (processor, "prefers_onednn", lambda: "other"),
+        (rlreg.runtime, "__path__", []),
+    ],
+    ids=["torch", "its build", "oneDNN", "sources"],
+)
+def test_another_torch_or_rlreg_has_other_graphs(owner, name, value, monkeypatch, data):
+    here = key_of(data)
+    monkeypatch.setattr(owner, name, value)
+    stored_graphs._surroundings.cache_clear()
+    try:
+        assert key_of(data) != here
+    finally:
+        stored_graphs._surroundings.cache_clear()
 
 
 def test_another_processor_has_other_graphs(monkeypatch, tmp_path, data):
@@ -271,20 +343,80 @@ def test_a_batch_of_another_size_has_a_graph_of_its_own(monkeypatch):
     for rows in (8, 8, 4, 8, 4):
         assert stored(*lists, [torch.zeros(rows, 3)], rates, None) == 6
     assert asked == [(8, 3), (4, 3)]
-    assert stored([torch.zeros(2)], *lists[1:], [torch.zeros(8, 3)], rates, torch.zeros(8)) == 7
-    assert asked == [(8, 3), (4, 3), (8, 3)]
+    assert stored(*lists, [torch.zeros(3, 8).t()], rates, None) == 6
+    assert stored(*lists, [torch.zeros(8, 3).double()], rates, None) == 6
+    assert asked == [(8, 3), (4, 3), (8, 3), (8, 3)]
+    assert stored(*lists, [torch.zeros(8, 3)], rates, torch.zeros(8)) == 7
+    assert len(asked) == 5
+    assert stored([torch.zeros(2)], *lists[1:], [torch.zeros(8, 3)], rates, None) == 6
+    assert len(asked) == 6
 
 
-def test_trying_a_step_changes_nothing(data):
-    learnable = learnable_of(data, "off")
+def call_of(data, **settings):
+    learnable = learnable_of(data, "off", **settings)
     copy = WorkingCopy(learnable.config, *learnable._parts())
     copy.prepare()
-    copy.copy_in()
     batch = learnable._draw(data, torch.Generator().manual_seed(0))
-    arguments = copy.arguments(batch, torch.ones(copy.plan.num_rows, 3))
-    call = FlatStep(copy.step, arguments)
-    before = call.copies()
+    return FlatStep(copy.step, copy.arguments(batch, torch.ones(copy.plan.num_rows, 3)))
+
+
+def test_a_trial_is_the_same_every_time_and_of_the_arguments_forms(data):
+    call = call_of(data)
+    assert [form_of(part) for part in call.examples()] == call.forms
+    assert any(strides != torch.empty(shape).stride() for shape, strides, _ in call.forms)
     with torch.no_grad():
-        first, second = call.on_copies(), call.on_copies()
-    assert torch.equal(first, second)
-    assert all(torch.equal(*pair) for pair in zip(before, call.tensors, strict=True))
+        first, second = call.trial(), call.trial()
+    assert torch.equal(first.results, second.results)
+    assert first.results.isfinite().all()
+    for one, two in zip(first.changes, second.changes, strict=True):
+        assert torch.equal(one, two)
+        assert one.any()
+
+
+def test_an_expanded_tensor_stays_one(data):
+    numbers = torch.ones(1).expand(16)
+    step = FlatStep(None, [[], [], [], [], [numbers], torch.ones(2, 3)])
+    example = step.examples()[0]
+    assert example.stride() == (0,)
+    assert example.isfinite().all()
+
+
+@pytest.mark.parametrize("place", ["trained", "means", "squares", "targets", "results"])
+def test_a_trial_sees_every_kind_of_change(place, data):
+    call = call_of(data)
+    sizes = call._sizes
+    start = {"trained": 0, "means": 1, "squares": 2, "targets": 3}.get(place)
+
+    def wrong(tensors):
+        before = [part.clone() for part in tensors]
+        results = call(*tensors)
+        if start is None:
+            return [1.01 * part for part in results]
+        first = sum(sizes[:start])
+        for new, old in zip(tensors[first:], before[first : first + sizes[start]], strict=False):
+            new.copy_(old + 1.01 * (new - old))
+        return results
+
+    with torch.no_grad():
+        expected = call.trial()
+        assert call.trial(lambda tensors: call(*tensors)).is_like(expected)
+        assert not call.trial(wrong).is_like(expected)
+        assert not Trial(expected.results[:1], expected.changes).is_like(expected)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gamma": 0.98}, {"tau": 0.0051}, {"expectile": 0.72}, {"weight_temp": 3.1},
+        {"max_weight": 1.0}, {"update_rule": "paper"},
+        {"actor_optim_factory": {"type": "adam", "betas": [0.8, 0.999]}},
+        {"actor_optim_factory": {"type": "adam", "betas": [0.9, 0.99]}},
+        {"actor_optim_factory": {"type": "adam", "weight_decay": 0.1}},
+        {"actor_optim_factory": {"type": "adam", "clip_grad_norm": 0.01}},
+        {"value_encoder_factory": {**SMALL, "activation": "tanh"}},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_trial_sees_other_settings(settings, data):
+    with torch.no_grad():
+        assert not call_of(data, **settings).trial().is_like(call_of(data).trial())

@@ -20,7 +20,7 @@ from rlreg.runtime.batch import Batch
 from rlreg.runtime.networks import VectorEncoderNetwork
 from rlreg.runtime.optimizers import Adam, AdamW, Schedule, StepExtras
 from rlreg_iql.chains import VALUE_CHAINS, Chains
-from rlreg_iql.compiled_step import CRITICS, Step, named_totals
+from rlreg_iql.compiled_step import CRITICS, NotCompiledError, Step, named_totals
 from rlreg_iql.learner import Networks
 from rlreg_iql.networks import ActionFeatures, StackedCritics
 from rlreg_iql.stored_graphs import StoredStep
@@ -29,13 +29,6 @@ from rlreg_iql.working_copy import Optimizers, WorkingCopy
 PAYS_FROM = 20_000
 """Updates from which on ``auto`` compiles: about what makes up for a cold start."""
 _MOST_CRITICS = 8  # the graph computes them one by one, and so grows with them
-_COMPILE_ERRORS = (
-    RuntimeError, OSError, ImportError, AssertionError, TypeError, AttributeError,
-)  # fmt: skip
-
-
-class NotCompiledError(RuntimeError):
-    """The step could not be compiled on this machine."""
 
 
 # --- whether ------------------------------------------------------------------------------------
@@ -125,6 +118,7 @@ class CompiledUpdates:
     def __init__(self, copy: WorkingCopy) -> None:
         self._copy = copy
         self._steps: Chains | WholeSteps
+        self._has_failed = False
 
     def warm_up(self, batch: Batch) -> None:
         """Compiles for batches like this one; changes nothing.
@@ -133,14 +127,9 @@ class CompiledUpdates:
             NotCompiledError: With the first line of what the compiler says.
         """
         self._prepare()
-        try:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what the compiler says about itself
-                self._copy.copy_in()
-                self._steps.run([batch], torch.ones(1, self._copy.plan.num_rows, 3))
-        except _COMPILE_ERRORS as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise NotCompiledError(f"the update could not be compiled: {lines[0]}") from error
+        with torch.no_grad():
+            self._copy.copy_in()
+            self._steps.run([batch], torch.ones(1, self._copy.plan.num_rows, 3))
 
     def run(self, draw: Callable[[], Batch], n_updates: int) -> dict[str, Tensor] | None:
         """Does a chunk of updates.
@@ -150,16 +139,23 @@ class CompiledUpdates:
             n_updates: How many.
 
         Returns:
-            Sums of the metrics; ``None`` if something was not finite, and then nothing but what
-            ``draw`` has drawn is changed.
+            Sums of the metrics; ``None`` if something was not finite or another graph was needed
+            and could not be made, and then nothing but what ``draw`` has drawn is changed.
         """
+        if self._has_failed:
+            return None
         self._prepare()
         schedules = self._copy.schedules()
         with schedules.guard(), torch.no_grad():
             rates = self._copy.rates(n_updates)
             batches = [draw() for _ in range(n_updates)]
             self._copy.copy_in()
-            names, totals = self._steps.run(batches, rates)
+            try:
+                names, totals = self._steps.run(batches, rates)
+            except NotCompiledError as error:
+                self._has_failed = True
+                warnings.warn(f"updates are plain from here on: {error}", stacklevel=2)
+                return None
             if not bool(torch.isfinite(totals).all()):
                 return None
             self._copy.copy_out(n_updates)

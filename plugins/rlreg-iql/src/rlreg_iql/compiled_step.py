@@ -38,6 +38,10 @@ MOVED: Mapping[StepName, tuple[str, ...]] = {
 _CLIP_SLACK = 1e-6  # as in torch's clip_grad_norm_
 
 
+class NotCompiledError(RuntimeError):
+    """Updates could not be compiled on this machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """A parameter as the graph sees it: whole, or that of one critic.

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rlreg.runtime.batch import Batch
-from rlreg_iql.compiled import NotCompiledError
-from rlreg_iql.compiled_step import Leaf, Step, named_totals
+from rlreg_iql.compiled_step import Leaf, NotCompiledError, Step, named_totals
 from rlreg_iql.working_copy import WorkingCopy
 
 UPDATES_PER_GRAPH = 10

@@ -15,7 +15,8 @@ from rlreg.runtime.learnable import Spaces
 from rlreg.runtime.offline import OfflineLearnable, Source
 from rlreg.runtime.optimizers import set_learning_rate
 from rlreg.runtime.stacking import NotStackedError
-from rlreg_iql.compiled import PAYS_FROM, CompiledUpdates, NotCompiledError, reason_against
+from rlreg_iql.compiled import PAYS_FROM, CompiledUpdates, reason_against
+from rlreg_iql.compiled_step import NotCompiledError
 from rlreg_iql.graphed import FusedStep, GraphedUpdates
 from rlreg_iql.learner import RULES, IQLLearner, Networks
 from rlreg_iql.networks import (

@@ -71,7 +71,8 @@ class OneDNNProducts(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         """Rewrites the graph."""
         for node in list(graph.nodes):
-            if node.op != "call_function" or node.meta["val"].dtype != torch.float32:
+            value = node.meta.get("val")  # some nodes have several results
+            if node.op != "call_function" or getattr(value, "dtype", None) != torch.float32:
                 continue
             with graph.inserting_before(node):
                 if node.target is _aten.mm.default:

@@ -4,7 +4,7 @@ What the compiler needs before it finds a product of its own (its import, the tr
 takes several times as long as everything else before a run's first update. So a graph is kept as a
 shared library, under a name that is a hash of all that decides what is in it: the step's plan, the
 shapes of its tensors, the sources of rlreg, torch's build, the processor and the number of threads.
-A library has to be whole, the user's own, and do what the plain step does once before it is used.
+A library has to be whole, the user's own, and do on an example what the plain step does.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import os
+import signal
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,14 @@ from torch import Tensor
 import rlreg.runtime
 from rlreg.atomic_file import replacing
 from rlreg_iql import processor
-from rlreg_iql.compiled_step import Step
+from rlreg_iql.compiled_step import NotCompiledError, Step
+from rlreg_iql.flat_step import FlatStep, Form, Trial, form_of
 from rlreg_iql.graph_library import GraphLibrary
 
 _MOST_FILES = 100  # of some 2 MB; those that were used last stay
-_TOLERANCE = 0.01  # of a norm; a graph of other numbers is off by more, rounding by far less
-_FLOOR = 1e-6
 _HASH_SIZE = 32
 _LOAD_ERRORS = (OSError, AttributeError, RuntimeError)
+_COMPILE_ERRORS = (*_LOAD_ERRORS, ImportError, AssertionError, TypeError, ValueError)
 _compiler_lock = threading.Lock()  # the compiler keeps its settings in module variables
 
 
@@ -56,7 +57,7 @@ class StoredStep:
         """Calls the step; see :meth:`Step.__call__`.
 
         Raises:
-            RuntimeError: If there is no graph, or it cannot be made.
+            NotCompiledError: With the first line of what the compiler says.
         """
         *lasting, batch, rates = arguments[:6]
         changing = [*batch, rates, *(part for part in arguments[6:] if part is not None)]
@@ -64,12 +65,19 @@ class StoredStep:
         if len(self._lasting) != len(lasting) or any(map(_is_other, lasting, self._lasting)):
             self._lasting, self._graphs = tuple(lasting), {}
             self._flat = [tensor for part in lasting for tensor in part]
-        form = tuple((part.shape, part.stride(), part.dtype) for part in changing)
+        form = tuple([form_of(part) for part in changing])
         graph = self._graphs.get(form)
         if graph is None:
-            with _compiler_lock:
-                graph = self._graphs[form] = _find_or_make(self._step, self._threads, arguments)
+            graph = self._graphs[form] = self._new_graph(arguments)
         return graph([*self._flat, *changing])
+
+    def _new_graph(self, arguments: Sequence[Any]) -> Graph:
+        try:
+            with _compiler_lock:
+                return _find_or_make(self._step, self._threads, arguments)
+        except _COMPILE_ERRORS as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise NotCompiledError(f"the update could not be compiled: {lines[0]}") from error
 
 
 def _is_other(one: object, two: object) -> bool:
@@ -97,8 +105,8 @@ class Graph:
 
 def _find_or_make(step: Step, threads: int, arguments: Sequence[Any]) -> Graph:
     call = FlatStep(step, arguments)
-    expected = call.on_copies()
-    path = store() / f"{_key(step, threads, call.tensors)}.so"
+    expected = call.trial()
+    path = store() / f"{_key(step, threads, call.forms)}.so"
     library = _found(path, call, expected)
     if library is None:
         with _only_one(path):
@@ -110,87 +118,21 @@ def _find_or_make(step: Step, threads: int, arguments: Sequence[Any]) -> Graph:
     return Graph(library, call.structured)
 
 
-class FlatStep:
-    """A step as a function from tensors to tensors.
-
-    Args:
-        step: To be called.
-        arguments: Of one call.
-
-    Attributes:
-        tensors: Among the arguments, in order; nothing here changes them.
-        moments: Which of them are moments of the parameters.
-    """
-
-    def __init__(self, step: Step, arguments: Sequence[Any]) -> None:
-        self._step = step
-        *lists, rates = arguments[:6]
-        more = arguments[6:]
-        self._sizes = [len(part) for part in lists]
-        self._is_there = [True, *(part is not None for part in more)]
-        single = [part for part in (rates, *more) if part is not None]
-        self.tensors: list[Tensor] = [*itertools.chain.from_iterable(lists), *single]
-        self.moments = slice(self._sizes[0], sum(self._sizes[:3]))
-        self._n_changed = sum(self._sizes[:4])
-
-    def __call__(self, *tensors: Tensor) -> list[Tensor]:
-        """Calls the step; remembers how what it returns is made up."""
-        rest = iter(tensors)
-        lists = [list(itertools.islice(rest, size)) for size in self._sizes]
-        single = [next(rest) if is_there else None for is_there in self._is_there]
-        result: Any = self._step(*lists, *single)  # type: ignore[arg-type]  # a link takes one more
-        self._is_single = not isinstance(result, tuple)
-        parts = (result,) if self._is_single else result
-        self._is_result = [part is not None for part in parts]
-        return [part for part in parts if part is not None]
-
-    def structured(self, results: Sequence[Tensor]) -> Any:
-        """Makes what the step returns of the tensors in it."""
-        if self._is_single:
-            return results[0]
-        rest = iter(results)
-        return tuple([next(rest) if is_result else None for is_result in self._is_result])
-
-    def copies(self) -> list[Tensor]:
-        """Returns tensors to try something on; those that nothing changes are the same ones.
-
-        A copy of part of a table would not have its strides, which the compiler relies on.
-        """
-        n_changed = self._n_changed
-        return [part.clone() for part in self.tensors[:n_changed]] + self.tensors[n_changed:]
-
-    def on_copies(self, function: Callable[[list[Tensor]], list[Tensor]] | None = None) -> Tensor:
-        """Calls the step, or what should do the same, on copies.
-
-        Returns:
-            All that it returned, and the moments that it left, in one vector of doubles for each.
-        """
-        copies = self.copies()
-        results = self(*copies) if function is None else function(copies)
-        return torch.cat([part.double().flatten() for part in (*results, *copies[self.moments])])
+def _agrees(library: GraphLibrary, call: FlatStep, expected: Trial) -> bool:
+    return library.n_inputs == len(call.forms) and call.trial(library).is_like(expected)
 
 
-def _agrees(library: GraphLibrary, call: FlatStep, expected: Tensor) -> bool:
-    if not bool(expected.isfinite().all()):
-        return True  # says nothing; the chunk is done again by plain updates
-    if library.n_inputs != len(call.tensors):
-        return False
-    found = call.on_copies(library)
-    if found.shape != expected.shape:
-        return False
-    return bool((found - expected).norm() <= _TOLERANCE * expected.norm() + _FLOOR)
-
-
-def _found(path: Path, call: FlatStep, expected: Tensor) -> GraphLibrary | None:
+def _found(path: Path, call: FlatStep, expected: Trial) -> GraphLibrary | None:
     try:
-        library = GraphLibrary(path) if _is_ours(path) and _is_whole(path) else None
+        is_safe = _is_ours(path.parent) and _is_ours(path) and _is_whole(path)
+        library = GraphLibrary(path) if is_safe else None
     except _LOAD_ERRORS:
         return None
     return library if library is not None and _agrees(library, call, expected) else None
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether nobody else can have put it there: it is code."""
+    """Whether nobody else can write to a file or folder: what is in it will be run."""
     about = path.stat()
     is_own = not hasattr(os, "getuid") or about.st_uid == os.getuid()
     return is_own and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -216,8 +158,7 @@ def store() -> Path:
     return cache_folder() / "graphs"
 
 
-def _key(step: Step, threads: int, tensors: Sequence[Tensor]) -> str:
-    forms = [(tuple(part.shape), part.stride(), str(part.dtype)) for part in tensors]
+def _key(step: Step, threads: int, forms: Sequence[Form]) -> str:
     parts = [*step.identity(), repr(forms), str(threads), _surroundings()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
@@ -243,6 +184,8 @@ def _only_one(path: Path) -> Iterator[None]:
     from filelock import FileLock
 
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not _is_ours(path.parent):
+        raise RuntimeError(f"others may write to {path.parent}, from which code is run: chmod go-w")
     with FileLock(path.with_suffix(".lock")):
         yield
 
@@ -253,24 +196,19 @@ def _made(call: FlatStep, threads: int, path: Path) -> GraphLibrary:
     from torch._inductor import aot_compile
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    with (
-        _lasting_cache(),
-        tempfile.TemporaryDirectory(dir=path.parent, prefix=".making-") as folder,
-    ):
+    # In the folder for temporary files: the compiler cannot write to a path that has a space in it.
+    with tempfile.TemporaryDirectory(prefix="rlreg-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the compiler says about itself
         # Traced twice: torch.export cannot look into gradients; the first trace resolves them.
-        traced = make_fx(call)(*call.copies())
-        program = torch.export.export(traced, tuple(call.copies()), strict=False)
-        made = aot_compile(
-            program.module(), tuple(call.copies()), options=_options(threads, Path(folder))
-        )
+        traced = make_fx(call)(*call.examples())
+        program = torch.export.export(traced, tuple(call.examples()), strict=False)
+        options = _options(threads, Path(folder))
+        with _interrupts_noticed():
+            made = aot_compile(program.module(), tuple(call.examples()), options=options)
         assert isinstance(made, str)
         # Loaded from here: a process that has loaded a path gets the same code by that path again.
         library = GraphLibrary(Path(made))
-        code = Path(made).read_bytes()
-        with replacing(path) as file:
-            Path(file.name).chmod(0o600)
-            file.write(code + hashlib.sha256(code).digest())
-    _drop_oldest(path.parent)
+        _keep(Path(made).read_bytes(), path)
     return library
 
 
@@ -290,30 +228,40 @@ def _options(threads: int, folder: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _lasting_cache() -> Iterator[None]:
-    """Lets the compiler keep its own files beside ours: they make the next graph quicker.
+def _interrupts_noticed() -> Iterator[None]:
+    """Turns a failure after Ctrl-C into :class:`KeyboardInterrupt`.
 
-    Its own default is the folder for temporary files.
+    A terminal sends it to the C++ compiler too, whose end would read as a machine without one.
     """
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-    name, before = "TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    if before is not None and before != default_cache_dir():  # the user's own choice
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    os.environ[name] = str(cache_folder() / "inductor")
+    before, heard = signal.getsignal(signal.SIGINT), False
+
+    def notice(number: int, frame: Any) -> None:
+        nonlocal heard
+        heard = True
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, notice)
     try:
         yield
+    except Exception as error:
+        if heard:
+            raise KeyboardInterrupt from error
+        raise
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        signal.signal(signal.SIGINT, before)
 
 
-def _drop_oldest(folder: Path) -> None:
+def _keep(code: bytes, path: Path) -> None:
+    """Writes a library, and deletes those that were not used for longest."""
+    with replacing(path) as file:
+        Path(file.name).chmod(0o600)
+        file.write(code + hashlib.sha256(code).digest())
     with contextlib.suppress(OSError):
-        files = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime)
-        for path in files[:-_MOST_FILES]:
-            path.unlink(missing_ok=True)
-            path.with_suffix(".lock").unlink(missing_ok=True)
+        files = sorted(path.parent.glob("*.so"), key=lambda path: path.stat().st_mtime)
+        for old in files[:-_MOST_FILES]:
+            old.unlink(missing_ok=True)
+            old.with_suffix(".lock").unlink(missing_ok=True)
