@@ -320,3 +320,28 @@ def test_a_player_leaves_the_mode_of_the_model_alone_and_draws_from_its_own_stre
     assert player(np.zeros((64, 3), dtype=np.float32)) == first
     assert model.policy.training
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_encoders_are_orthogonal_where_that_is_asked_for(is_shared):
+    """Rows or columns of length sqrt(2), at right angles; heads keep their own gains."""
+    encoder = {"type": "pixel", "filters": [[8, 4, 2], [8, 3, 1]], "feature_size": 32}
+    options = config(
+        actor_encoder_factory=encoder, critic_encoder_factory=None if is_shared else encoder,
+        initialization="orthogonal",
+    )  # fmt: skip
+    image = spaces.Box(0, 255, (4, 20, 20), np.uint8)
+    model = TorchActorCritic.of(options, image, spaces.Discrete(3))
+    encoders = [model.policy.encoder, *([] if is_shared else [model.critic.encoder])]
+    layers = [one for part in encoders for one in part.modules() if hasattr(one, "weight")]
+    assert len(layers) == 3 * len(encoders)
+    for layer in layers:
+        weight = layer.weight.detach().flatten(1)
+        small = weight @ weight.t() if weight.shape[0] <= weight.shape[1] else weight.t() @ weight
+        torch.testing.assert_close(small, 2.0 * torch.eye(len(small)), atol=1e-5, rtol=0)
+        assert not layer.bias.any()
+    assert model.policy.head.linear.weight.norm(dim=1).max() < 0.011
+    plain = TorchActorCritic.of(
+        config(actor_encoder_factory=encoder), image, spaces.Discrete(3)
+    )  # fmt: skip
+    assert plain.policy.encoder.last_layers[0].bias.any()

@@ -184,6 +184,12 @@ class IMPALAConfig(LearnableConfig):
         description="Network from observations to the critic's features; null shares the policy's. "
         f"Default: {_PROBE}.",
     )
+    initialization: Literal["torch", "orthogonal"] = Field(
+        "torch",
+        description="Initial weights of the encoders: torch's own, or orthogonal with gain sqrt(2) "
+        "and zero biases, as in the published settings of A2C and PPO; the heads' are orthogonal "
+        "either way. Default: ours, torch.",
+    )
     core: Literal["none", "lstm", "gru"] = Field(
         "none",
         description="Memory between the policy's features and its head; a separate critic sees its "

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlreg.errors import ConfigError, ShapeError
+from rlreg.runtime.networks import initialize
 from rlreg.runtime.spaces import FlatteningPlan, Space
 
 from .actions import ActionCodec
@@ -112,12 +113,17 @@ class TorchActorCritic(nn.Module):
     ) -> TorchActorCritic:
         """Builds the model that a config describes; draws weights from torch's generator."""
         shape = FlatteningPlan.of(observation_space).shape
-        critic = config.critic_encoder_factory
+        factories = config.actor_encoder_factory, config.critic_encoder_factory
+        encoders = [
+            None if factory is None else initialize(factory.create(shape), config.initialization)
+            for factory in factories
+        ]
+        assert encoders[0] is not None
         return cls(
             observation_space,
             action_space,
-            config.actor_encoder_factory.create(shape),
-            None if critic is None else critic.create(shape),
+            encoders[0],
+            encoders[1],
             memory=config.core,
             memory_size=config.core_size,
             normalize_observations=config.observation_normalization == "running",
