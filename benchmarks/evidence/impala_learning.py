@@ -110,11 +110,12 @@ TASKS = {
     "minatar-freeway": minatar("Freeway", is_listed_only=True),
     "minatar-space-invaders": minatar("SpaceInvaders", is_listed_only=True),
     # The shallow network of A3C and of the IMPALA paper, and RL Zoo's settings of A2C for Atari: a
-    # step of the deep one costs ten times as much, too much for a run on one core.
+    # step of the deep one costs ten times as much, too much for a run on two cores.
     "pong": Task(
-        PONG, "atari", 6_000_000, 500_000, 18.0, 10,
+        PONG, "atari", 3_000_000, 500_000, 18.0, 10,
         settings={
-            "n_rollout_steps": 5, "actors_batch_size": 1, "reduction": "mean", "lr": 7e-4,
+            "initialization": "orthogonal", "n_rollout_steps": 5, "actors_batch_size": 1,
+            "reduction": "mean", "lr": 7e-4,
             "max_grad_norm": 0.5, "value_loss_coef": 0.25,
             "optim_factory": {"type": "rmsprop_tf", "eps": 1e-5, "alpha": 0.99},
             "actor_encoder_factory": {
