@@ -33,7 +33,7 @@ from record import RESULTS, load, machine, versions, write  # noqa: E402  # by t
 
 PEERS = HERE.parent / ".peers"
 GOAL, WINDOW = 475.0, 100
-SECONDS = 45.0
+SECONDS = 300.0
 """Of training, for each run."""
 
 SLACK_S = 25.0
