@@ -290,7 +290,7 @@ def test_off_is_off_and_fit_settles_it(uncompiled):
     assert learnable.is_compiled
 
 
-def fail(call, threads, path):
+def fail(*arguments):
     raise RuntimeError("no compiler here\nand more")
 
 

@@ -9,17 +9,6 @@ import pytest
 import rlreg
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    """400 steps of pendulum in a Minari root of this module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("minari")))
-        from rlreg.runtime.data.generate import generate
-
-        generate("rlreg/pendulum/mixed-v0", n_steps=400)
-        yield "rlreg/pendulum/mixed-v0"
-
-
 def run_of(dataset, **learnable):
     encoder = {"type": "vector", "hidden_units": [16], "dropout_rate": 0.1}
     return {

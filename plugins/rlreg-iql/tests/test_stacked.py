@@ -272,17 +272,6 @@ def test_a_chunk_with_a_number_that_is_not_finite_changes_nobody(place):
 # --- in run folders -----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    """400 steps of pendulum in a Minari root of this module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("minari")))
-        from rlreg.runtime.data.generate import generate
-
-        generate("rlreg/pendulum/mixed-v0", n_steps=400)
-        yield "rlreg/pendulum/mixed-v0"
-
-
 @pytest.fixture
 def run(dataset):
     return {

@@ -60,7 +60,7 @@ def own(filled, tmp_path, monkeypatch):
     shutil.copytree(filled / "graphs", tmp_path / "graphs", ignore=shutil.ignore_patterns("*.lock"))
     monkeypatch.setenv("RLREG_CACHE", str(tmp_path))
 
-    def refuse(call, threads, path):
+    def refuse(path, call, expected, threads):
         raise RuntimeError(f"asked for {path.name}")
 
     monkeypatch.setattr(stored_graphs, "_made", refuse)
@@ -105,10 +105,22 @@ def test_a_graph_of_other_numbers_is_not_used(own, monkeypatch, data):
 def test_new_code_that_computes_something_else_is_not_used(own, data, monkeypatch):
     for path in own.iterdir():
         path.unlink()
-    monkeypatch.setattr(stored_graphs, "_made", lambda call, threads, path: Wrong(call))
+    monkeypatch.setattr(stored_graphs, "_made", MADE)
+    calls = []
+
+    def compiled(call, threads, folder):
+        calls.append(call)
+        return folder
+
+    monkeypatch.setattr(stored_graphs, "_compiled", compiled)
+    monkeypatch.setattr(stored_graphs, "GraphLibrary", lambda path: Wrong(calls[-1]))
     learnable = learnable_of(data)
     assert not learnable.is_compiled
     assert "something else than the plain update" in learnable.settle_compile(data, 1000)
+    assert not list(own.glob("*.so"))  # and not kept
+
+
+MADE = stored_graphs._made
 
 
 class Wrong:

@@ -85,9 +85,12 @@ def build_dataset(source: SourceFile, options: LoadOptions, info: DatasetInfo) -
 
 def cache_root() -> Path:
     """The folder of mapped stores: ``$RLREG_CACHE/datasets`` or one in the user's cache folder."""
-    override = os.environ.get("RLREG_CACHE")
-    root = Path(override) if override else Path(platformdirs.user_cache_dir("rlreg"))
-    return root / "datasets"
+    return cache_folder() / "datasets"
+
+
+def cache_folder() -> Path:
+    """The folder of what can be made again: ``$RLREG_CACHE``, or one in the user's cache folder."""
+    return Path(os.environ.get("RLREG_CACHE") or platformdirs.user_cache_dir("rlreg"))
 
 
 def available_memory() -> int:

@@ -85,9 +85,10 @@ class FlatStep:
     def trial(self, function: Function | None = None) -> Trial:
         """Calls the step, or what should do the same, with the examples."""
         n_changed = sum(self._sizes[:4])
-        before, after = self.examples(), self.examples()
+        after = self.examples()
+        before = [part.clone() for part in after[:n_changed]]
         results = self(*after) if function is None else function(after)
-        changes = [new - old for new, old in zip(after[:n_changed], before, strict=False)]
+        changes = [new - old for new, old in zip(after[:n_changed], before, strict=True)]
         return Trial(torch.cat([part.detach().flatten() for part in results]), changes)
 
 

@@ -22,12 +22,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import torch
 from torch import Tensor
 
 import rlreg.runtime
 from rlreg.atomic_file import replacing
+from rlreg.runtime.data.cache import cache_folder, hash_files
 from rlreg_iql import processor
 from rlreg_iql.compiled_step import NotCompiledError, Step
 from rlreg_iql.flat_step import FlatStep, Form, Trial, form_of
@@ -62,7 +62,8 @@ class StoredStep:
         *lasting, batch, rates = arguments[:6]
         changing = [*batch, rates, *(part for part in arguments[6:] if part is not None)]
         # The first four are lists of the same tensors at every call.
-        if len(self._lasting) != len(lasting) or any(map(_is_other, lasting, self._lasting)):
+        pairs = zip(lasting, self._lasting, strict=False)
+        if not self._lasting or any(one is not two for one, two in pairs):
             self._lasting, self._graphs = tuple(lasting), {}
             self._flat = [tensor for part in lasting for tensor in part]
         form = tuple([form_of(part) for part in changing])
@@ -78,10 +79,6 @@ class StoredStep:
         except _COMPILE_ERRORS as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise NotCompiledError(f"the update could not be compiled: {lines[0]}") from error
-
-
-def _is_other(one: object, two: object) -> bool:
-    return one is not two
 
 
 class Graph:
@@ -110,9 +107,7 @@ def _find_or_make(step: Step, threads: int, arguments: Sequence[Any]) -> Graph:
     library = _found(path, call, expected)
     if library is None:
         with _only_one(path):
-            library = _found(path, call, expected) or _made(call, threads, path)
-        if not _agrees(library, call, expected):
-            raise RuntimeError("its code computes something else than the plain update")
+            library = _found(path, call, expected) or _made(path, call, expected, threads)
     with contextlib.suppress(OSError):
         os.utime(path)
     return Graph(library, call.structured)
@@ -148,11 +143,6 @@ def _is_whole(path: Path) -> bool:
 # --- names --------------------------------------------------------------------------------------
 
 
-def cache_folder() -> Path:
-    """The folder of what rlreg can make again: ``$RLREG_CACHE``, or one in the user's own."""
-    return Path(os.environ.get("RLREG_CACHE") or platformdirs.user_cache_dir("rlreg"))
-
-
 def store() -> Path:
     """The folder of the libraries."""
     return cache_folder() / "graphs"
@@ -166,13 +156,11 @@ def _key(step: Step, threads: int, forms: Sequence[Form]) -> str:
 @functools.cache
 def _surroundings() -> str:
     """What decides a graph besides the step: sources, torch, processor, options."""
-    digest = hashlib.sha256()
-    for folder in (Path(__file__).parent, *map(Path, rlreg.runtime.__path__)):
-        for path in sorted(folder.glob("*.py")):
-            digest.update(path.read_bytes())
+    folders = Path(__file__).parent, *map(Path, rlreg.runtime.__path__)
+    sources = hash_files([path for folder in folders for path in sorted(folder.glob("*.py"))])
     onednn = str(processor.prefers_onednn())
     build = [torch.__version__, str(torch.version.git_version), processor.identity(), onednn]
-    return "\0".join([digest.hexdigest(), *build])
+    return "\0".join([sources, *build])
 
 
 # --- making -------------------------------------------------------------------------------------
@@ -190,26 +178,34 @@ def _only_one(path: Path) -> Iterator[None]:
         yield
 
 
-def _made(call: FlatStep, threads: int, path: Path) -> GraphLibrary:
-    """Traces and compiles a step, and keeps the library."""
+def _made(path: Path, call: FlatStep, expected: Trial, threads: int) -> GraphLibrary:
+    """Compiles a step, tries what has come out, and keeps it."""
+    # In the folder for temporary files: the compiler cannot write to a path that has a space in it.
+    with tempfile.TemporaryDirectory(prefix="rlreg-") as folder:
+        made = _compiled(call, threads, Path(folder))
+        # Loaded from here: a process that has loaded a path gets the same code by that path again.
+        library = GraphLibrary(made)
+        if not _agrees(library, call, expected):
+            raise RuntimeError("its code computes something else than the plain update")
+        _keep(made.read_bytes(), path)
+    return library
+
+
+def _compiled(call: FlatStep, threads: int, folder: Path) -> Path:
+    """Traces and compiles a step to a library in a folder."""
     # Imported here: a run that finds its graphs needs no compiler.
     from torch._inductor import aot_compile
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    # In the folder for temporary files: the compiler cannot write to a path that has a space in it.
-    with tempfile.TemporaryDirectory(prefix="rlreg-") as folder, warnings.catch_warnings():
+    with warnings.catch_warnings(), _interrupts_noticed():
         warnings.simplefilter("ignore")  # what the compiler says about itself
         # Traced twice: torch.export cannot look into gradients; the first trace resolves them.
         traced = make_fx(call)(*call.examples())
-        program = torch.export.export(traced, tuple(call.examples()), strict=False)
-        options = _options(threads, Path(folder))
-        with _interrupts_noticed():
-            made = aot_compile(program.module(), tuple(call.examples()), options=options)
-        assert isinstance(made, str)
-        # Loaded from here: a process that has loaded a path gets the same code by that path again.
-        library = GraphLibrary(Path(made))
-        _keep(Path(made).read_bytes(), path)
-    return library
+        examples = tuple(call.examples())
+        program = torch.export.export(traced, examples, strict=False)
+        made = aot_compile(program.module(), examples, options=_options(threads, folder))
+    assert isinstance(made, str)
+    return Path(made)
 
 
 def _options(threads: int, folder: Path) -> dict[str, Any]:
