@@ -83,6 +83,11 @@ class NoiseStreams:
         """Returns where they stand now."""
         return [generator.get_state() for generator in self._generators]
 
+    @property
+    def is_used(self) -> bool:
+        """Whether something drops out in a phase that was computed before."""
+        return any(self._layers.values())
+
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Surrounds the computation of a phase; the first time, nothing is dropped in it."""
@@ -276,11 +281,26 @@ class StackedOptimizer:
         self._stacked: torch.optim.Optimizer = cls(groups)
         self.parameters = parameters_in(self._stacked)
 
-    def step(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Clips by the norms of the members, updates, and moves all schedules on.
+    @property
+    def num_groups(self) -> int:
+        """Of parameters, each with a learning rate."""
+        return len(self._stacked.param_groups)
+
+    def rates(self, n_updates: int) -> list[list[float]]:
+        """Returns learning rates, a row for each update, and moves all schedules on so far."""
+        rows: list[list[float]] = []
+        for _ in range(n_updates):
+            rows.append([float(group["lr"]) for group in self._optimizers[0].param_groups])
+            for optimizer in self._optimizers:
+                optimizer.advance()
+        return rows
+
+    def step(self, gradients: Sequence[Tensor], rates: Sequence[float | Tensor]) -> Tensor:
+        """Clips by the norms of the members, and updates.
 
         Args:
             gradients: ``[S, ...]``, in the order of ``parameters``.
+            rates: Of each group: a row of :meth:`rates`, or scalars on the device.
 
         Returns:
             Squared norms ``[S]``: not finite where a gradient is not, or is too large to square.
@@ -294,13 +314,9 @@ class StackedOptimizer:
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             # Fused steps read both in the order of memory, which vectorised gradients may not have.
             parameter.grad = gradient.contiguous()
-        for group, first in zip(
-            self._stacked.param_groups, self._optimizers[0].param_groups, strict=True
-        ):
-            group["lr"] = first["lr"]
+        for group, rate in zip(self._stacked.param_groups, rates, strict=True):
+            group["lr"] = rate
         self._stacked.step()
-        for optimizer in self._optimizers:
-            optimizer.advance()
         return squared
 
     # --- the members' moments and rates ---------------------------------------------------------
@@ -317,11 +333,33 @@ class StackedOptimizer:
         if any(place != places[0] for place in places):
             raise NotStackedError("the members' learning rates differ")
         for stacked, own in self._rows():
-            states = [
-                optimizer.state.get(part, {})
-                for optimizer, part in zip(self._optimizers, own, strict=True)
-            ]
-            self._stacked.state[stacked] = _joined(states, own[0])
+            pairs = zip(self._optimizers, own, strict=True)
+            states = [optimizer.state.get(part, {}) for optimizer, part in pairs]
+            self._take(stacked, _joined(states, own[0]))
+
+    @torch.no_grad()
+    def _take(self, stacked: Tensor, found: Mapping[str, Any]) -> None:
+        """Takes the moments of one parameter, where it has some already into the same memory."""
+        own = self._stacked.state[stacked]
+        if self.is_recordable and own:
+            for name, moment in own.items():
+                moment.copy_(found[name]) if found else moment.zero_()
+        else:
+            self._stacked.state[stacked] = dict(found)
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether a step is one kernel that reads all its numbers from the device.
+
+        If so, moments stay where they are from the first step on.
+        """
+        is_adam = isinstance(self._stacked, torch.optim.Adam | torch.optim.AdamW)
+        return is_adam and all(group["fused"] for group in self._stacked.param_groups)
+
+    def make_recordable(self) -> None:
+        """Lets torch record steps in a CUDA graph, for which it asks."""
+        for group in self._stacked.param_groups:
+            group["capturable"] = True
 
     def copy_out(self) -> None:
         """Gives the moments back."""

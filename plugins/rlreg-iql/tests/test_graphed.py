@@ -12,10 +12,11 @@ from fast_paths import SMALL, assert_close, make, make_data
 import rlreg
 from rlreg.errors import ConfigError, DatasetError, NonFiniteError
 from rlreg.runtime.data.replay import ReplayBuffer
-from rlreg_iql import graphed
+from rlreg_iql import update_graph
 from rlreg_iql.compiled import PAYS_FROM
-from rlreg_iql.graphed import UPDATES_PER_GRAPH, FusedStep, GraphedUpdates
+from rlreg_iql.graphed import FusedStep, GraphedUpdates
 from rlreg_iql.learnable import IQL
+from rlreg_iql.update_graph import UPDATES_PER_GRAPH
 
 WARMED = {"type": "adam", "lr_scheduler_factory": fast_paths.WARMUP}
 VARIANTS = {
@@ -54,14 +55,14 @@ def test_updates_of_a_graph_equal_plain_ones(rule, name, device):
 def test_every_launch_reads_the_next_batches_of_the_plain_stream(device):
     data = make_data(device)
     learnable = make(data, "on")
-    updates, seen = learnable._compiled, []
-    launch = updates._replay
+    graph, seen = learnable._compiled.graph, []
+    launch = graph.replay
 
     def watched():
-        seen.append([part.cpu().clone() for part in updates._batches])
+        seen.append([part.cpu().clone() for part in graph.batches])
         launch()
 
-    updates._replay = watched
+    graph.replay = watched
     stream = torch.Generator()
     stream.set_state(learnable.generator.get_state())
     learnable.train_epoch(data, 100)
@@ -79,7 +80,7 @@ def test_every_launch_reads_the_next_batches_of_the_plain_stream(device):
 def test_on_a_gpu_it_is_a_graph():
     data = make_data("cuda")
     learnable = make(data, "on")
-    assert isinstance(learnable._compiled._replay.__self__, torch.cuda.CUDAGraph)
+    assert isinstance(learnable._compiled.graph.replay.__self__, torch.cuda.CUDAGraph)
 
 
 def test_plain_updates_and_those_of_a_graph_take_turns(device):
@@ -207,10 +208,10 @@ def freeze(read):
     [
         pytest.param(fail, "no graph of this", id="cannot be recorded"),
         pytest.param(
-            freeze(lambda updates: updates._batches[2]), "it does not do what", id="old rewards"
+            freeze(lambda graph: graph.batches[2]), "it does not do what", id="old rewards"
         ),
         pytest.param(
-            freeze(lambda updates: updates._rates), "it does not do what", id="old learning rates"
+            freeze(lambda graph: graph.numbers), "it does not do what", id="old learning rates"
         ),
         pytest.param(lambda *_: lambda: None, "it does not do what", id="does nothing"),
     ],
@@ -218,7 +219,7 @@ def freeze(read):
 def test_a_graph_that_fails_is_an_error_or_with_auto_left_out(record, reason, device, monkeypatch):
     data = make_data(device)
     plain, learnable = make(data, "off"), make(data, "off")
-    monkeypatch.setattr(graphed, "record", record)
+    monkeypatch.setattr(update_graph, "record", record)
     learnable.compile = "on"
     with pytest.raises(ConfigError, match=f"compile = 'on': 10 updates .* a graph: {reason}"):
         learnable.settle_compile(data, 1000)
@@ -255,7 +256,7 @@ def test_a_recording_that_the_driver_refuses_leaves_a_device_that_works(monkeypa
 def test_a_recording_that_fails_in_a_run_is_never_replaced_by_an_older_one(device, monkeypatch):
     data = make_data(device)
     learnable = make(data, "on")
-    monkeypatch.setattr(graphed, "record", fail)
+    monkeypatch.setattr(update_graph, "record", fail)
     learnable.actor_optim.param_groups[0]["eps"] = 1e-3
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no graph"):

@@ -16,8 +16,10 @@ from rlreg.cli.main import run as run_command
 from rlreg.errors import RunError
 from rlreg.runtime.batch import Batch
 from rlreg.runtime.stacking import NotStackedError
+from rlreg_iql import update_graph
 from rlreg_iql.learner import RULES
 from rlreg_iql.stacked import StackedIQL
+from rlreg_iql.update_graph import UPDATES_PER_GRAPH
 
 SEEDS = (3, 0, 8)
 NUM_UPDATES = 100
@@ -163,6 +165,97 @@ def compare(settings, device="cpu", *, is_double=False):
 @pytest.mark.parametrize("actor", ACTORS)
 def test_every_seed_is_what_it_becomes_alone(rule, actor):
     assert compare({"update_rule": rule, **ACTORS[actor]}) <= TOLERANCE
+
+
+@pytest.fixture
+def tried_on_cpu(monkeypatch):
+    """Lets updates go through the graph's buffers; the function takes the place of the graph."""
+    monkeypatch.setattr(StackedIQL, "_is_tried_on_cpu", True)
+
+
+RECORDED = {
+    **{name: ACTORS[name] for name in ("normal", "state dependent", "categorical")},
+    **{name: VARIANTS[name] for name in ("simba", "clipped and scheduled", "scalers")},
+}
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+@pytest.mark.parametrize("name", RECORDED)
+def test_updates_of_a_graph_equal_those_of_each_seed(rule, name, tried_on_cpu):
+    assert compare({"update_rule": rule, **RECORDED[name]}) <= TOLERANCE
+
+
+def make_stack(data, **settings):
+    members = make_members(data, seeds=(1, 2), **settings)
+    return members, members[0].stacked_with(members[1:], data)
+
+
+def test_every_launch_reads_the_next_batches_of_each_seed(tried_on_cpu):
+    data = make_data()
+    members, updates = make_stack(data)
+    graph, seen = updates._graph, []
+    launch = graph.replay
+
+    def watched():
+        seen.append([part.clone() for part in graph.batches])
+        launch()
+
+    graph.replay = watched
+    streams = [torch.Generator() for _ in members]
+    for stream, member in zip(streams, members, strict=True):
+        stream.set_state(member.generator.get_state())
+    updates.run(data, 50)
+    assert len(seen) == 50 // UPDATES_PER_GRAPH
+    for parts in seen:
+        for k in range(UPDATES_PER_GRAPH):
+            for index, stream in enumerate(streams):
+                expected = Batch(**data.sample(32, stream)).values()
+                for part, other in zip(parts, expected, strict=True):
+                    assert torch.equal(part[k, index], other)
+
+
+@pytest.mark.parametrize("name", ["dropout", "other optimizers"])
+def test_what_no_graph_can_do_is_launched_one_by_one(name, tried_on_cpu):
+    _, updates = make_stack(make_data(), **{**ACTORS, **VARIANTS}[name])
+    assert updates._graph is None
+
+
+def refused(function, device):
+    raise RuntimeError("no graph of this\nand more")
+
+
+def frozen(function, device):
+    def replay():
+        function.__self__.batches[0].zero_()  # as a graph that reads another memory does
+        function()
+
+    return replay
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [(refused, "no graph of this"), (frozen, "it does not do what")],
+    ids=["cannot be recorded", "old observations"],
+)
+def test_a_graph_that_fails_is_left_out_with_a_warning(record, reason, tried_on_cpu, monkeypatch):
+    monkeypatch.setattr(update_graph, "record", record)
+    data = make_data()
+    alone = make_members(data, seeds=(1, 2))
+    with pytest.warns(UserWarning, match=f"10 updates could not be made a graph: {reason}"):
+        members, updates = make_stack(data)
+    assert updates._graph is None
+    updates.run(data, 20)
+    for one, two in zip(alone, members, strict=True):
+        one.train_epoch(data, 20)
+        assert largest_difference(one, two) <= TOLERANCE
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_stacked_updates_are_a_graph():
+    data = make_data()
+    members = make_members(data, seeds=(1, 2), device="cuda")
+    updates = members[0].stacked_with(members[1:], data.to(members[0].device))
+    assert isinstance(updates._graph.replay.__self__, torch.cuda.CUDAGraph)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

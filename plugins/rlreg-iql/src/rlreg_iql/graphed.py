@@ -1,12 +1,8 @@
-"""IQL's updates on a GPU: several of them as one CUDA graph that is launched again and again.
+"""IQL's updates on a GPU: several of them as one CUDA graph (`update_graph.py`).
 
 A small network leaves a GPU waiting for the calls that start its kernels; a graph starts those of
-all its updates with one. It always reads and writes the same memory, so whatever changes from
-launch to launch is copied into buffers before it: learning rates, numbers of updates, and the
-batches. These are drawn by the learnable's own generator, as for plain updates, and gathered for a
-whole chunk at once; no graph holds the address of a data set or of a scaler.
-
-On a CPU, where there are no graphs, the same function is called instead; the tests do that.
+all its updates with one. Batches are drawn by the learnable's own generator, as for plain updates,
+and gathered for a whole chunk at once.
 """
 
 from __future__ import annotations
@@ -19,13 +15,8 @@ from torch import Tensor, nn
 
 from rlreg.runtime.batch import Batch
 from rlreg_iql.compiled_step import Leaf, NotCompiledError, Step, named_totals
+from rlreg_iql.update_graph import CAPTURE_ERRORS, UPDATES_PER_GRAPH, UpdateGraph, refusal
 from rlreg_iql.working_copy import WorkingCopy
-
-UPDATES_PER_GRAPH = 10
-"""Of a chunk of 50, five launches; what is left of another chunk is called without a graph."""
-_WARM_UP_CALLS = 3  # as many as torch's own helpers make before a capture
-_TOLERANCE = 1e-3  # of the metrics; a graph that reads an old batch is off by a tenth and more
-_CAPTURE_ERRORS = (RuntimeError, OSError, ImportError, AssertionError)
 
 
 class FusedStep(Step):
@@ -88,51 +79,21 @@ class FusedStep(Step):
         return values
 
 
-def record(function: Callable[[], None], device: torch.device) -> Callable[[], object]:
-    """Records the kernels that a function starts.
-
-    Args:
-        function: Starts the same kernels on the same memory whenever it is called, and waits for
-            none of them.
-        device: Where.
-
-    Returns:
-        What starts them all again; on a CPU the function itself.
-
-    Raises:
-        RuntimeError: If they cannot be recorded.
-    """
-    if device.type != "cuda":
-        return function
-    with torch.cuda.device(device):
-        own, stream = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(own)
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP_CALLS):
-                function()
-        own.wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, stream=stream):
-                function()
-        finally:
-            torch.cuda.set_stream(own)  # torch stays on the other one when a capture fails
-    replay: Callable[[], object] = graph.replay
-    return replay
-
-
 class GraphedUpdates:
     """Runs chunks of updates through a graph.
 
     Args:
         copy: What they work on; its step is a :class:`FusedStep`.
         device: That of the networks.
+
+    Attributes:
+        graph: What is launched; there is none before :meth:`warm_up`.
     """
 
     def __init__(self, copy: WorkingCopy, device: torch.device) -> None:
         self._copy = copy
         self._device = device
-        self._replay: Callable[[], object] | None = None
+        self.graph: UpdateGraph | None = None
 
     def warm_up(self, draw: Callable[[int], Batch]) -> None:
         """Records the graph and compares it with the function that was recorded.
@@ -148,13 +109,12 @@ class GraphedUpdates:
         batches = draw(2 * UPDATES_PER_GRAPH)
         try:
             with torch.no_grad():
-                self._prepare(batches)
+                graph = self._prepare(batches)
                 with self._copy.schedules().guard():
-                    self._check(batches)
-        except _CAPTURE_ERRORS as error:
-            raise NotCompiledError(
-                f"{UPDATES_PER_GRAPH} updates could not be made a graph: {_cause(error)}"
-            ) from error
+                    parts, rates = self._inputs(batches)
+                    graph.check(parts, rates, self._copy.copy_in)
+        except CAPTURE_ERRORS as error:
+            raise NotCompiledError(refusal(error)) from error
 
     def run(self, draw: Callable[[int], Batch], n_updates: int) -> dict[str, Tensor] | None:
         """Does a chunk of updates.
@@ -169,36 +129,27 @@ class GraphedUpdates:
         """
         batches = draw(n_updates)
         with torch.no_grad():
-            self._prepare(batches)
+            graph = self._prepare(batches)
             schedules = self._copy.schedules()
             with schedules.guard():
                 inputs = self._inputs(batches)
                 self._copy.copy_in()
-                totals = torch.cat([self._launch(*part) for part in inputs]).double().sum(dim=0)
+                totals = graph.run(*inputs).double().sum(dim=0)
                 if not bool(torch.isfinite(totals).all()):  # the one wait for the device in a chunk
                     return None
                 self._copy.copy_out(n_updates)
                 schedules.commit()
         return named_totals(self._copy.step.metric_names, totals)
 
-    def _prepare(self, batches: Batch) -> None:
+    def _prepare(self, batches: Batch) -> UpdateGraph:
         """Records where that was not done yet, or settings of an optimizer were changed by hand."""
         is_new = self._copy.prepare()
-        if not is_new and self._replay is not None:
-            return
-        self._replay = None  # an older graph knows other tensors
-        count = UPDATES_PER_GRAPH
-        self._batches = [
-            torch.zeros(count, *part.shape[1:], dtype=part.dtype, device=self._device)
-            for part in batches.values()
-        ]
-        self._rates = torch.ones(count, self._copy.plan.num_rows, 2, device=self._device)
-        self._copy.copy_in()
-        self._metrics = torch.zeros_like(self._updates(self._batches, self._rates))
-        self._replay = record(self._fill_metrics, self._device)
-
-    def _fill_metrics(self) -> None:
-        self._metrics.copy_(self._updates(self._batches, self._rates))
+        if is_new or self.graph is None:
+            self.graph = None  # an older graph knows other tensors
+            rates = torch.ones(1, self._copy.plan.num_rows, 2, device=self._device)
+            self._copy.copy_in()
+            self.graph = UpdateGraph(self._updates, list(batches.values()), rates)
+        return self.graph
 
     def _updates(self, batches: Sequence[Tensor], rates: Tensor) -> Tensor:
         """Does an update with each batch; returns their metrics, a row for each."""
@@ -209,46 +160,7 @@ class GraphedUpdates:
             ]
         )
 
-    def _inputs(self, batches: Batch) -> list[tuple[list[Tensor], Tensor]]:
-        """Moves the schedules on; returns batches and rates ``[k, rows, 2]`` of each launch."""
-        n_updates = len(batches.rewards)
-        rates = self._copy.rates(n_updates).to(self._device)
-        starts = range(0, n_updates, UPDATES_PER_GRAPH)
-        portions = [slice(start, start + UPDATES_PER_GRAPH) for start in starts]
-        return [([part[own] for part in batches.values()], rates[own]) for own in portions]
-
-    def _launch(self, batches: Sequence[Tensor], rates: Tensor) -> Tensor:
-        """Does the updates, by the graph where there are as many as it has."""
-        if len(rates) != UPDATES_PER_GRAPH:
-            return self._updates(batches, rates)
-        assert self._replay is not None
-        torch._foreach_copy_([*self._batches, self._rates], [*batches, rates])
-        self._replay()
-        return self._metrics.clone()  # the next launch writes over them
-
-    def _check(self, batches: Batch) -> None:
-        """Compares launches with calls.
-
-        Raises:
-            AssertionError: If they differ.
-        """
-        inputs = self._inputs(batches)
-        self._copy.copy_in()
-        called = [self._updates(*part) for part in inputs]
-        self._copy.copy_in()
-        launched = [self._launch(*part) for part in inputs]
-        torch.testing.assert_close(
-            torch.cat(launched),
-            torch.cat(called),
-            rtol=_TOLERANCE,
-            atol=_TOLERANCE,
-            equal_nan=True,
-            msg=lambda text: f"it does not do what the updates do ({text.splitlines()[0]})",
-        )
-
-
-def _cause(error: BaseException) -> str:
-    """Returns the first line of the first error; ending a capture that failed raises another."""
-    while isinstance(error.__context__, RuntimeError):
-        error = error.__context__
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    def _inputs(self, batches: Batch) -> tuple[list[Tensor], Tensor]:
+        """Moves the schedules on; returns batches, and rates ``[n, rows, 2]`` beside them."""
+        rates = self._copy.rates(len(batches.rewards)).to(self._device)
+        return list(batches.values()), rates

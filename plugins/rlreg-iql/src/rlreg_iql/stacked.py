@@ -2,11 +2,14 @@
 
 The losses are those of `objectives.py`, vectorised over the members; parameters, batches and
 moments have the member first. The sum of the members' losses has for each member's parameters the
-gradient of its own loss, so one backward pass serves all.
+gradient of its own loss, so one backward pass serves all. On a GPU ten such updates are a CUDA
+graph (`update_graph.py`), unless there is dropout, whose masks are drawn on the CPU, or an
+optimizer other than Adam.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +28,7 @@ from rlreg.runtime.stacking import (
 from rlreg_iql.learner import OWNERS, RULES, Networks, Step
 from rlreg_iql.networks import ActionFeatures, PolicyScore
 from rlreg_iql.objectives import Functions, Metrics, Objectives, Work
+from rlreg_iql.update_graph import CAPTURE_ERRORS, UPDATES_PER_GRAPH, UpdateGraph, refusal
 
 if TYPE_CHECKING:
     from rlreg.runtime.data import TransitionDataset
@@ -56,6 +60,8 @@ class StackedIQL:
         NotStackedError: If networks or optimizers cannot be stacked.
     """
 
+    _is_tried_on_cpu = False  # tests say so, to see all but the recording
+
     def __init__(
         self, members: Sequence[IQL], parts: Sequence[Parts], dataset: TransitionDataset
     ) -> None:
@@ -67,7 +73,8 @@ class StackedIQL:
         self._check_scalers()
         for member in members:
             member.train_mode(True)
-        sample = self._batch(dataset, [torch.Generator() for _ in members])
+        scratch = [torch.Generator() for _ in members]
+        sample = [part[0] for part in self._batches(dataset, scratch, 1)]
         self._networks = self._stack_networks(parts, Batch(*(part[0] for part in sample)))
         stacks = {own: stack for net in self._networks.values() for own, stack in net.named()}
         self._optimizers = {
@@ -75,6 +82,11 @@ class StackedIQL:
             for name in first.optimizers
         }
         self._try(sample)
+        self._metric_names: tuple[str, ...] = ()
+        self._graph: UpdateGraph | None = None
+        self._is_recordable = self._can_record()
+        if self._is_recordable:
+            self._record(self._batches(dataset, scratch, 2 * UPDATES_PER_GRAPH))
 
     def _check_scalers(self) -> None:
         first = self._members[0].scalers()
@@ -120,6 +132,31 @@ class StackedIQL:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise NotStackedError(f"the networks cannot be vectorised: {lines[0]}") from error
 
+    # --- a graph ---------------------------------------------------------------------------------
+
+    def _can_record(self) -> bool:
+        """Whether updates can be a CUDA graph: nothing in them may come from the CPU."""
+        is_on_gpu = self._members[0].device.type == "cuda"
+        if not (is_on_gpu or self._is_tried_on_cpu) or self._streams.is_used:
+            return False
+        return all(optimizer.is_recordable for optimizer in self._optimizers.values())
+
+    def _record(self, batches: list[Tensor]) -> None:
+        """Makes a graph and compares it with what it does; without one, updates are as right."""
+        for optimizer in self._optimizers.values():
+            optimizer.make_recordable()
+        every = [part for member in self._members for part in member.optimizers().values()]
+        try:
+            with Schedules(every).guard():
+                rates = self._rates(2 * UPDATES_PER_GRAPH)
+                self._copy_in()
+                graph = UpdateGraph(self._updates, batches, rates)
+                graph.check(batches, rates, self._copy_in)
+            self._graph = graph
+        except CAPTURE_ERRORS as error:
+            message = f"stacked seeds: {refusal(error)}; updates are launched one by one"
+            warnings.warn(message, stacklevel=2)
+
     # --- running --------------------------------------------------------------------------------
 
     def run(self, dataset: TransitionDataset, n_steps: int) -> list[dict[str, Tensor]] | None:
@@ -132,56 +169,73 @@ class StackedIQL:
         every = [part for member in self._members for part in member.optimizers().values()]
         schedules = Schedules(every)
         with schedules.guard():
-            totals, is_finite = self._chunk(dataset, generators, n_steps)
-            if not is_finite:
+            batches = self._batches(dataset, generators, n_steps)
+            work = self._updates if self._graph is None else self._graph.run
+            totals = work(batches, self._rates(n_steps)).double().sum(dim=0)
+            if not bool(torch.isfinite(totals).all()):  # the one wait for a GPU in a chunk
                 for generator, state in zip(generators, drawn, strict=True):
                     generator.set_state(state)
                 return None
             self._copy_out(n_steps)
             schedules.commit()
         return [
-            {name: total[index] for name, total in totals.items()}
-            for index in range(len(self._members))
-        ]
+            dict(zip(self._metric_names, own, strict=False)) for own in totals.unbind(dim=1)
+        ]  # the last row is the check
 
-    def _chunk(
+    def _batches(
         self, dataset: TransitionDataset, generators: Sequence[torch.Generator], n_steps: int
-    ) -> tuple[Metrics, bool]:
-        """Does updates on the stacks; returns metrics' sums ``[S]`` and whether all is finite."""
-        totals: Metrics = {}
-        checks: list[Tensor] = []
-        for _ in range(n_steps):
-            metrics, check = self._update(self._batch(dataset, generators))
-            checks.append(check)
-            for name, value in metrics.items():
-                amount = value.double()
-                totals[name] = totals[name] + amount if name in totals else amount
-        found = torch.stack([*totals.values(), *checks])
-        return totals, bool(torch.isfinite(found).all())
+    ) -> list[Tensor]:
+        """Draws batches for each member from its own stream: parts ``[n, S, B, ...]``."""
+        size, first = self._members[0].config.batch_size, self._members[0]
+        indices = [
+            [dataset.sample_indices(size, generator) for _ in range(n_steps)]
+            for generator in generators
+        ]
+        in_order = [own for update in zip(*indices, strict=True) for own in update]
+        rows = first.scale_batch(Batch(**dataset.gather(torch.cat(in_order))))
+        shape = (n_steps, len(generators), size)
+        return [part.reshape(*shape, *part.shape[1:]) for part in rows.values()]
 
-    def _update(self, batch: list[Tensor]) -> tuple[Metrics, Tensor]:
+    def _rates(self, n_steps: int) -> Tensor:
+        """Returns learning rates ``[n, groups]``, and moves the schedules on."""
+        rows = [optimizer.rates(n_steps) for optimizer in self._optimizers.values()]
+        flat = [[rate for own in update for rate in own] for update in zip(*rows, strict=True)]
+        if self._is_recordable:  # a kernel reads them from its device, in single precision
+            return torch.tensor(flat, dtype=torch.float32).to(self._members[0].device)
+        return torch.tensor(flat, dtype=torch.float64)
+
+    def _updates(self, batches: Sequence[Tensor], rates: Tensor) -> Tensor:
+        """Does an update with each batch; returns metrics and a check: ``[n, metrics, S]``."""
+        found = []
+        for *batch, numbers in zip(*batches, rates, strict=True):
+            metrics, check = self._update(batch, numbers)
+            self._metric_names = tuple(metrics)
+            found.append(torch.stack([*metrics.values(), check]))
+        return torch.stack(found)
+
+    def _update(self, batch: list[Tensor], rates: Tensor) -> tuple[Metrics, Tensor]:
         """Does one update; returns metrics ``[S]``, and ``[S]`` that is finite if all is."""
         work = self._prepare(batch)
         metrics: Metrics = {}
         check = torch.zeros(len(self._members), device=batch[0].device)
+        own_rates = self._by_optimizer(rates)
         for step in self._rule.steps:
             if step == "targets":
                 self._move_targets()
                 continue
             gradients, loss, reported = self._gradients(step, batch, work)
-            check = check + loss + self._optimizers[OWNERS[step]].step(gradients)
+            owner = OWNERS[step]
+            check = check + loss + self._optimizers[owner].step(gradients, own_rates[owner])
             metrics.update(reported)
         metrics["critic_loss"] = metrics["q_loss"] + metrics["v_loss"]
         return metrics, check
 
-    def _batch(
-        self, dataset: TransitionDataset, generators: Sequence[torch.Generator]
-    ) -> list[Tensor]:
-        """Draws a batch for each member from its own stream: parts ``[S, B, ...]``."""
-        size, first = self._members[0].config.batch_size, self._members[0]
-        indices = [dataset.sample_indices(size, generator) for generator in generators]
-        rows = first.scale_batch(Batch(**dataset.gather(torch.cat(indices))))
-        return [part.reshape(len(indices), size, *part.shape[1:]) for part in rows.values()]
+    def _by_optimizer(self, rates: Tensor) -> dict[str, list[float | Tensor]]:
+        rest = iter(rates.unbind() if self._is_recordable else rates.tolist())
+        return {
+            name: [next(rest) for _ in range(optimizer.num_groups)]
+            for name, optimizer in self._optimizers.items()
+        }
 
     @torch.no_grad()
     def _move_targets(self) -> None:
