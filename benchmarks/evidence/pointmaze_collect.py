@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pointmaze_jobs import CANDIDATES, CHOSEN, UPDATES, WORK
+from pointmaze_jobs import CANDIDATES, CHOSEN, HALF_HOUR, UPDATES, WORK
 from pointmaze_task import FIRST_SEED, NUM_CURVE_EPISODES, NUM_EPISODES
 from record import machine, write
 
@@ -61,20 +61,23 @@ def collect(work: Path) -> dict[str, Any]:
             kept = {k: v for k, v in document.items() if k not in ("job", "versions")}
             by_kind[kind][document["job"]["maze"]] = kept
     references = by_kind["references"]
-    runs = [
-        run_of(document, references[document["job"]["maze"]])
-        for document in documents
-        if document["job"]["kind"] not in by_kind
-        and document["job"]["maze"] in references
-        and document["job"]["updates"] == UPDATES
-    ]
+    by_length = {
+        length: [
+            run_of(document, references[document["job"]["maze"]])
+            for document in documents
+            if document["job"]["kind"] not in by_kind
+            and document["job"]["maze"] in references
+            and document["job"]["updates"] == length
+        ]
+        for length in (UPDATES, HALF_HOUR)
+    }
     versions: dict[str, str] = {}
     for document in documents:
         versions.update(document["versions"])
     return {
         "title": "IQL on point mazes",
         "settings": {
-            "updates": UPDATES, "batch_size": 256,
+            "updates": UPDATES, "half_hour_updates": HALF_HOUR, "batch_size": 256,
             "episodes": NUM_EPISODES, "curve_episodes": NUM_CURVE_EPISODES,
             "first_seed": FIRST_SEED, "chosen": CHOSEN, "candidates": CANDIDATES,
         },
@@ -82,8 +85,13 @@ def collect(work: Path) -> dict[str, Any]:
         "versions": dict(sorted(versions.items())),
         "data": by_kind["data"],
         "references": references,
-        "runs": sorted(runs, key=lambda run: (run["maze"] != "umaze", run["group"], run["seed"])),
+        "runs": sorted(by_length[UPDATES], key=_place),
+        "half_hour_runs": sorted(by_length[HALF_HOUR], key=_place),
     }  # fmt: skip
+
+
+def _place(run: dict[str, Any]) -> tuple[bool, str, int]:
+    return run["maze"] != "umaze", run["group"], run["seed"]
 
 
 def main() -> None:

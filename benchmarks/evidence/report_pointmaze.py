@@ -21,15 +21,20 @@ PAIRS = {"d3rlpy": ("as-d3rlpy", "d3rlpy-aligned"), "jax": ("as-paper", "jax")}
 NOT_RUN = "Not run yet."
 BLOCKS = (
     "pointmaze-umaze", "pointmaze-data", "pointmaze-sweep", "same-d3rlpy",
-    "same-jax", "finetuning", "pointmaze-medium",
+    "same-jax", "finetuning", "pointmaze-medium", "pointmaze-half-hour",
 )  # fmt: skip
 
 
 class Results:
-    """The results file, with what is looked up in it."""
+    """The results file, with what is looked up in it.
 
-    def __init__(self, document: dict[str, Any]) -> None:
-        self.document = document
+    Args:
+        document: What the file holds.
+        length: Which runs of it: ``runs``, or ``half_hour_runs``.
+    """
+
+    def __init__(self, document: dict[str, Any], length: str = "runs") -> None:
+        self.document, self._length = document, length
         self.chosen: str = document["settings"]["chosen"]
         self.labels = {
             self.chosen: "rlreg, preset `iql/pointmaze`",
@@ -45,7 +50,8 @@ class Results:
 
     def runs(self, maze: str, group: str) -> list[dict[str, Any]]:
         """The seeds of a group."""
-        return [r for r in self.document["runs"] if (r["maze"], r["group"]) == (maze, group)]
+        found = self.document.get(self._length, ())
+        return [r for r in found if (r["maze"], r["group"]) == (maze, group)]
 
     def levels(self, maze: str) -> list[tuple[str, float]]:
         """Returns of the controller and of random play."""
@@ -91,6 +97,10 @@ def render(document: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
         description = f"Return against updates on {maze}, by program"
         text = score_table(results, maze)
         add(name, description, score_picture(results, maze), text)
+    longer = Results(document, "half_hour_runs")
+    description = "Return against updates on medium, by program, four times as long"
+    add("pointmaze-half-hour", description, score_picture(longer, "medium"),
+        half_hour_table(results, longer))  # fmt: skip
     for peer, pair in PAIRS.items():
         description = f"Return and losses against updates: {' and '.join(map(results.plain, pair))}"
         add(f"same-{peer}", description, same_picture(results, pair), same_table(results, pair))
@@ -163,6 +173,23 @@ def score_table(results: Results, maze: str) -> str:
         "sum of rewards it was shown",
     ]
     return table(head, rows)
+
+
+def half_hour_table(results: Results, longer: Results) -> str:
+    """Normalised scores on medium after the usual and the long runs."""
+    settings, rows = results.document["settings"], []
+    for group in (results.chosen, *BESIDE):
+        both = [own.runs("medium", group) for own in (results, longer)]
+        if all(both):
+            scores = [spread([run["score"] for run in runs]) for runs in both]
+            rate = sum(run["updates"] / run["cpu_s"] for run in both[1]) / len(both[1])
+            rows.append([results.labels[group], str(len(both[1])), *scores, f"{rate:.0f}"])
+    if not rows:
+        return ""
+    lengths = [settings["updates"], settings["half_hour_updates"]]
+    heads = [f"score after {length:,} updates" for length in lengths]
+    last = "updates a second of a core, judging included"
+    return table(["", "seeds of the long runs", *heads, last], rows)
 
 
 def score_picture(results: Results, maze: str) -> str:

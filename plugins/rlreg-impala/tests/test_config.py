@@ -21,8 +21,11 @@ def test_the_plugin_is_ok_and_registers_everything():
     assert {"impala_resnet", "minatar_conv", "rmsprop_tf", "sequential", "process", "ray"} <= names
     assert {p.preset.id for p in rlreg.list_presets()} >= {
         f"impala/{name}"
-        for name in ("small", "throughput", "atari", "paper", "maze", "minatar", "continuous")
-    }
+        for name in (
+            "small", "throughput", "atari", "paper", "maze", "minatar", "continuous",
+            "long_episodes",
+        )
+    }  # fmt: skip
 
 
 def test_importing_the_config_imports_no_torch():

@@ -137,12 +137,16 @@ def test_parts_of_observations_are_inputs_and_statistics_are_inside(tmp_path):
     np.testing.assert_array_equal(found["action"], made.predict(parts))
 
 
-def test_images_stay_bytes(tmp_path):
+@pytest.mark.parametrize("normalization", ["none", "running"])
+def test_images_stay_bytes(normalization, tmp_path):
     encoder = {"type": "impala_resnet", "filters": [4], "feature_size": 8}
     images = spaces.Box(0, 255, (3, 36, 36), np.uint8)
     made = built(
-        spaces.Discrete(4), images, actor_encoder_factory=encoder, critic_encoder_factory=encoder
-    )
+        spaces.Discrete(4), images, actor_encoder_factory=encoder, critic_encoder_factory=encoder,
+        observation_normalization=normalization,
+    )  # fmt: skip
+    if normalization == "running":
+        made.model.policy.normalizer.update(torch.randint(60, 90, (5, *images.shape)))
     written = made.export(tmp_path / "policy.onnx")
     assert written.inputs[0].dtype == "uint8"
     seen = np.random.default_rng(0).integers(0, 256, (3, *images.shape)).astype(np.uint8)

@@ -280,9 +280,21 @@ def test_image_encoders_refuse_vectors():
         MinAtarEncoder(kernel_size=5).create((3, 4, 4))
 
 
-def test_images_are_not_normalised_twice():
-    with pytest.raises(ConfigError, match="observation_normalization"):
-        model_for(IMAGE, spaces.Discrete(2), observation_normalization="running")
+def test_images_have_the_statistics_of_all_their_pixels():
+    images = torch.randint(80, 100, (30, *IMAGE.shape), dtype=torch.uint8)
+    model = model_for(IMAGE, spaces.Discrete(2), observation_normalization="running")
+    normalizer = model.policy.normalizer
+    for part in images.split([1, 9, 20]):
+        normalizer.update(part)
+    pixels = images.float()
+    torch.testing.assert_close(normalizer.mean, pixels.mean())
+    torch.testing.assert_close(normalizer.variance, pixels.var(correction=0))
+    expected = (pixels - pixels.mean()) / pixels.std(correction=0)
+    torch.testing.assert_close(normalizer(images), expected)
+    seen = []
+    model.policy.encoder.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    model.step(images, torch.zeros(30, 0))
+    torch.testing.assert_close(seen[0], expected)  # and not divided by 255 once more
 
 
 @pytest.mark.parametrize(

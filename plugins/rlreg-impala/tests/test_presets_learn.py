@@ -76,6 +76,13 @@ def test_throughput_solves_cartpole(tmp_path):
     assert summary["final"]["mean_return"] >= 450
 
 
+def test_long_episodes_lands_on_the_moon(tmp_path):
+    """Landing pays 200 and more, hovering till the end of the episode about -100."""
+    pytest.importorskip("Box2D")
+    summary, _ = train("long_episodes", "LunarLander-v3", 4_000_000, tmp_path / "run")
+    assert summary["final"]["mean_return"] >= 200
+
+
 def test_atari_runs_from_end_to_end_on_pong(tmp_path):
     """What it learns takes millions of frames: benchmarks/evidence/impala_learning.py has it."""
     pytest.importorskip("ale_py")

@@ -172,7 +172,8 @@ class IMPALAConfig(LearnableConfig):
     observation_normalization: Literal["none", "running"] = Field(
         "none",
         description="running subtracts the mean of all observations seen and divides by their "
-        "deviation; vectors only. Default: ours, none.",
+        "deviation, component by component of a vector, and all pixels of images alike. "
+        "Default: ours, none.",
     )
     actor_encoder_factory: EncoderFactory = make_encoder_field(
         _ENCODER,

@@ -97,12 +97,12 @@ class TorchActorCritic(nn.Module):
         self.action_space = action_space
         self.plan = FlatteningPlan.of(observation_space)
         self.codec = ActionCodec.of(action_space)
-        if normalize_observations and self.plan.is_image:
-            raise ConfigError("observation_normalization: images are scaled by their encoder")
         width = output_size(policy_encoder)
         core = None if memory == "none" else Memory(memory, width, memory_size)
         width = core.output_size if core is not None else width
-        normalizer = RunningNormalizer(self.plan.shape) if normalize_observations else None
+        normalizer = None
+        if normalize_observations:
+            normalizer = RunningNormalizer(self.plan.shape, is_image=self.plan.is_image)
         head = PolicyHead(self.codec, width, initial_log_std)
         self.policy = PolicyNetwork(policy_encoder, head, normalizer=normalizer, memory=core)
         self.critic = Critic(critic_encoder, width, has_memory=core is not None)

@@ -13,29 +13,37 @@ from .actions import LOG_STD_RANGE, ActionCodec
 class RunningNormalizer(nn.Module):
     """Subtracts the mean of all observations seen and divides by their deviation.
 
-    Only the learner updates it; the statistics travel to the actors as buffers.
+    Each component of a vector has its own; an image has one of all its pixels, because a pixel that
+    hardly ever changes would drown the others. Only the learner updates the statistics; they travel
+    to the actors as buffers.
 
     Args:
         shape: Shape of one observation ``O``.
         clip: Largest absolute value of a normalised component.
+        is_image: Whether observations are images, whatever their axes.
     """
 
-    def __init__(self, shape: tuple[int, ...], clip: float = 10.0) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], clip: float = 10.0, *, is_image: bool = False
+    ) -> None:
         super().__init__()
         self.clip = clip
+        self._is_image = is_image
+        own = () if is_image else shape
         self.mean: Tensor
         self.variance: Tensor
         self.count: Tensor
-        self.register_buffer("mean", torch.zeros(shape))
-        self.register_buffer("variance", torch.ones(shape))
+        self.register_buffer("mean", torch.zeros(own))
+        self.register_buffer("variance", torch.ones(own))
         self.register_buffer("count", torch.zeros(()))
 
     @torch.no_grad()
     def update(self, observations: Tensor) -> None:
         """Takes more observations ``[M, *O]`` into the statistics (Chan et al. 1979)."""
-        added = float(len(observations))
-        mean = observations.mean(0)
-        variance = observations.var(0, correction=0)
+        rows = observations.float().flatten() if self._is_image else observations
+        added = float(len(rows))
+        mean = rows.mean(0)
+        variance = rows.var(0, correction=0)
         total = self.count + added
         share = added / total
         delta = mean - self.mean
@@ -45,7 +53,8 @@ class RunningNormalizer(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """Normalises ``[..., *O]``."""
-        scaled = (observations - self.mean) * torch.rsqrt(self.variance + 1e-8)
+        rows = observations.float() if self._is_image else observations
+        scaled = (rows - self.mean) * torch.rsqrt(self.variance + 1e-8)
         return scaled.clamp(-self.clip, self.clip)
 
 
