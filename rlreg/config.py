@@ -83,6 +83,9 @@ class OptimizerFactory(ComponentConfig):
     """Kind: how parameters follow gradients."""
 
     kind: ClassVar[str] = "optimizer"
+    elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("lr", "learning_rate"), "the learnable, whose learning rates `rlreg show` lists"
+    )
 
     def create(self, named_modules: Any, lr: float) -> Optimizer:
         """Builds an optimizer over the parameters of ``named_modules``.

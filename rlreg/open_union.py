@@ -48,7 +48,8 @@ def _at_tag(error: RlregError, tag: Any) -> ValidationError:
 
 
 def _misspelt_type(value: Mapping[Any, Any]) -> str:
-    near = nearest("type", (key for key in value if isinstance(key, str)), count=1)
+    others = (key for key in value if isinstance(key, str) and key != "type")
+    near = nearest("type", others, count=1)
     return f"write `type` instead of {near[0]!r}" if near else ""
 
 

@@ -164,6 +164,8 @@ def _place_in_run(key: str, owner: type[BaseModel]) -> str:
     stated: str | None = getattr(owner, "elsewhere", {}).get(key)
     if stated is not None:
         return stated
+    if key in RunConfig.model_fields and not issubclass(owner, RunConfig):
+        return f"its top level, beside `learnable`: {key}"
     for section, info in RunConfig.model_fields.items():
         model = _model_in(info.annotation)
         if not (isinstance(model, type) and issubclass(model, BaseModel)) or model is owner:

@@ -20,6 +20,8 @@ Json = str | int | float | bool | None
 Count = Annotated[int, Field(ge=1, le=10**12)]
 DeviceName = Annotated[str, Field(pattern=DEVICE_PATTERN)]
 DeviceIndex = Annotated[int, Field(ge=0, le=1023)]
+LARGEST_SEED = 2**32 - 1
+"""What numpy and gymnasium take."""
 
 
 def _form(value: Any) -> str:
@@ -165,7 +167,7 @@ class EvaluationSettings(StrictModel):
     deterministic: bool = Field(
         default=True, description="Act with the policy's mode instead of a sample."
     )
-    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = Field(
+    seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = Field(
         default=10_000, description="Seed of the first evaluation episode."
     )
     baselines: tuple[Literal["random", "behaviour", "bc", "bc10"], ...] = Field(
@@ -228,7 +230,7 @@ class RunConfig(StrictModel):
     device: DeviceSetting = Field(
         default="auto", description="auto, cpu, cuda, cuda:1, an index, or a list of fallbacks."
     )
-    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = Field(
+    seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = Field(
         default=0, description="Seed of everything random in the run."
     )
     compile: Literal["auto", "on", "off"] = Field(

@@ -81,7 +81,7 @@ PONG = {
     "id": "ALE/Pong-v5",
     "kwargs": {"frameskip": 1, "repeat_action_probability": 0.0},
     "wrappers": [
-        {"id": "gymnasium.wrappers:AtariPreprocessing", "kwargs": {"screen_size": 84}},
+        {"id": "gymnasium.wrappers:AtariPreprocessing", "kwargs": {"screen_size": 42}},
         {"id": "gymnasium.wrappers:FrameStackObservation", "kwargs": {"stack_size": 4}},
     ],
 }
@@ -107,20 +107,8 @@ TASKS = {
     "minatar-asterix": minatar("Asterix", is_listed_only=True),
     "minatar-freeway": minatar("Freeway", is_listed_only=True),
     "minatar-space-invaders": minatar("SpaceInvaders", is_listed_only=True),
-    # The shallow network of A3C and of the IMPALA paper, and RL Zoo's settings of A2C for Atari: a
-    # step of the deep one costs ten times as much, too much for a run on two cores.
     "pong": Task(
-        PONG, "atari", 3_000_000, 500_000, 18.0, 10,
-        settings={
-            "initialization": "orthogonal", "n_rollout_steps": 5, "actors_batch_size": 1,
-            "reduction": "mean", "lr": 7e-4,
-            "max_grad_norm": 0.5, "value_loss_coef": 0.25,
-            "optim_factory": {"type": "rmsprop_tf", "eps": 1e-5, "alpha": 0.99},
-            "actor_encoder_factory": {
-                "type": "pixel", "filters": [[16, 8, 4], [32, 4, 2]], "feature_size": 256,
-            },
-        },
-        engine={"num_actors": 1, "num_envs": 16}, needs=("ale_py", "cv2"),
+        PONG, "atari_small", 2_000_000, 250_000, 18.0, 10, needs=("ale_py", "cv2"),
         packages=("ale-py",), is_listed_only=True,
     ),
 }  # fmt: skip

@@ -132,8 +132,10 @@ def show(name: str, *, as_json: bool) -> None:
         click.echo(f"\n{kind.replace('_', ' ')}: {', '.join(members) or 'none installed'}")
     if record.presets:
         click.echo()
-        rows = [(p.preset.id, p.preset.source, p.preset.summary) for p in record.presets]
-        echo_table(("preset", "source", "summary"), rows)
+        rows = [
+            (p.preset.id, f"{p.preset.summary} Source: {p.preset.source}.") for p in record.presets
+        ]
+        echo_table(("preset", "summary"), rows)
 
 
 def _described(name: str) -> tuple[ClassRecord, dict[str, list[str]]]:

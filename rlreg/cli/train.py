@@ -379,7 +379,7 @@ def checkpoint_of(source: Path) -> tuple[Path, RunConfig | None]:
     """Finds the checkpoint that is meant, and the run it belongs to."""
     from rlreg.documents import RUN_FILE
     from rlreg.errors import RunError
-    from rlreg.runtime.runs import RunFolder
+    from rlreg.runtime.runs import RunFolder, runs_within
 
     if not source.is_dir():
         for folder in (source.parent, source.parent.parent):
@@ -390,6 +390,9 @@ def checkpoint_of(source: Path) -> tuple[Path, RunConfig | None]:
     for path in (opened.best, opened.last):
         if path.exists():
             return path, opened.read_run()
+    within = runs_within(source)
+    if within:
+        raise RunError(f"{source}: this folder holds several runs, name one{within}")
     raise RunError(f"{source}: this run has no checkpoint yet")
 
 

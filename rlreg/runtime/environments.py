@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -211,6 +212,15 @@ def _wrap(env: Env, settings: WrapperSettings) -> Env:
     return wrapped
 
 
+def _not_on_path(error: BaseException) -> str:
+    """Says so where a module lies in the working folder, from which a command imports nothing."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    top = (name or "").split(".")[0]
+    if not top or not any(Path(place).exists() for place in (f"{top}.py", top)):
+        return ""
+    return f"; {top} in the working folder is not on Python's path: install it or set PYTHONPATH=."
+
+
 def _import_object(path: str, what: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
     if not module or not name:
@@ -220,7 +230,8 @@ def _import_object(path: str, what: str) -> Callable[..., Any]:
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise EnvironmentSpecError(f"{what} {path!r} cannot be imported: {error}") from error
+        hint = _not_on_path(error)
+        raise EnvironmentSpecError(f"{what} {path!r} cannot be imported: {error}{hint}") from error
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise EnvironmentSpecError(f"{what} {path!r} cannot be imported: {reason}") from error

@@ -21,6 +21,7 @@ import numpy as np
 from rlreg.errors import ConfigError
 from rlreg.runtime.arguments import whole_number
 from rlreg.runtime.data.replay import ReplayBuffer
+from rlreg.runtime.env_answers import flag_of, reward_of
 from rlreg.runtime.environments import Env, EnvLike, make_env
 from rlreg.runtime.update_results import require_finite
 
@@ -135,7 +136,7 @@ class OnlineFitter:
         settings, epoch = self.settings, _Epoch()
         observation = self._reset()
         for step in range(settings.steps_done + 1, settings.n_steps + 1):
-            observation = self._step(observation, is_random=step <= settings.random_steps)
+            observation = self._step(observation, step, is_random=step <= settings.random_steps)
             count = settings.updates_at(step)
             if count:
                 self.learnable.train_mode(True)
@@ -164,22 +165,22 @@ class OnlineFitter:
             self._is_compile_settled = True
         return self.learnable.run_updates if self.learnable.is_compiled else self._update
 
-    def _step(self, observation: Any, *, is_random: bool) -> Any:
+    def _step(self, observation: Any, step: int, *, is_random: bool) -> Any:
         """Takes a step and returns the observation to go on from."""
+        place = f"fit_online, step {step}"
         env = self.env
         action = (
             env.action_space.sample() if is_random else self.learnable.sample_action(observation)
         )
-        following, reward, terminated, truncated, _ = env.step(action)
+        following, given, ended, cut, _ = env.step(action)
+        reward = reward_of(given, place)
+        terminated, truncated = (
+            flag_of("terminated", ended, place), flag_of("truncated", cut, place)
+        )  # fmt: skip
         self.buffer.append(
-            observation,
-            action,
-            float(reward),
-            following,
-            terminated=bool(terminated),
-            truncated=bool(truncated),
+            observation, action, reward, following, terminated=terminated, truncated=truncated
         )
-        self._return += float(reward)
+        self._return += reward
         if not (terminated or truncated):
             return following
         self._returns.append(self._return)

@@ -23,7 +23,7 @@ from rlreg.runtime.judging import Judge
 from rlreg.runtime.learnable import Learnable
 from rlreg.runtime.logging import LoggerGroup
 from rlreg.runtime.offline import Metrics, OfflineLearnable, PartialEpoch
-from rlreg.runtime.online import OnlineLearnable
+from rlreg.runtime.online import MetricMeans, OnlineLearnable
 from rlreg.runtime.progress import Display
 from rlreg.runtime.runs import CHECKPOINTS, RunFolder
 from rlreg.runtime.update_results import require_finite
@@ -56,7 +56,9 @@ class RunState:
     Attributes:
         step: Steps at the end of the last finished epoch.
         epoch: Finished epochs.
-        partial: The epoch that was interrupted, if any.
+        partial: The epoch that was interrupted, if any, of an offline run.
+        means: The same of an online run.
+        ended: An epoch that has ended, while it is evaluated.
         evaluations: Results so far, each with its ``step``.
         best: The best of them.
         num_stale: Evaluations since the best one.
@@ -66,6 +68,8 @@ class RunState:
     step: int = 0
     epoch: int = 0
     partial: PartialEpoch = field(default_factory=PartialEpoch)
+    means: MetricMeans = field(default_factory=MetricMeans)
+    ended: Epoch | None = None
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, Any] | None = None
     num_stale: int = 0
@@ -83,7 +87,10 @@ class RunState:
             CheckpointError: If it is something else, e.g. of a learnable that was saved by hand.
         """
         try:
-            return cls(**{**data, "partial": PartialEpoch(**data["partial"])})
+            found = {**data, "partial": PartialEpoch(**data["partial"])}
+            found["means"] = MetricMeans(**data.get("means", {}))  # older files have none
+            found["ended"] = Epoch(**data["ended"]) if data.get("ended") else None
+            return cls(**found)
         except (TypeError, KeyError) as error:
             raise CheckpointError("the checkpoint was not written by a run") from error
 
@@ -106,7 +113,7 @@ def offline_epochs(
 
 
 def online_epochs(
-    learnable: OnlineLearnable, run: RunConfig, tick: Callable[[int], None]
+    learnable: OnlineLearnable, run: RunConfig, state: RunState, tick: Callable[[int], None]
 ) -> Generator[Epoch]:
     """Trains epoch by epoch until the run's last one; ends the actors when closed."""
     settings = run.train
@@ -121,6 +128,7 @@ def online_epochs(
         epoch_length=settings.epoch_length,
         engine=run.engine,
         tick=tick,
+        partial=state.means,
     )
     for epoch, metrics in trainer:
         done = learnable.env_steps
@@ -201,6 +209,8 @@ class RunLoop:
         try:
             end_start()
             self.begin()
+            if self.state.ended is not None:  # the interruption came before its row
+                self.end_epoch(self.state.ended, num_epochs, unit)
             while not self.state.is_over:
                 epoch = self._next(epochs)
                 if epoch is None:
@@ -232,6 +242,9 @@ class RunLoop:
     def _next(self, epochs: Generator[Epoch]) -> Epoch | None:
         before, begun = self._num_ticked, time.perf_counter()
         epoch = next(epochs, None)
+        if epoch is not None:
+            metrics = {name: float(value) for name, value in epoch.metrics.items()}
+            self.state.ended = Epoch(epoch.step, metrics, epoch.is_last)
         if epoch is not None and self._num_ticked > before:
             self.count_speed(self._num_ticked - before, time.perf_counter() - begun)
         return epoch
@@ -265,7 +278,7 @@ class RunLoop:
         result = self._evaluated(epoch.step) if self._is_due(epoch) else {}
         self.loggers.metrics(epoch.step, {"wall_s": self.wall_s, **row, **result})
         self.state.step, self.state.epoch = epoch.step, number
-        self.state.partial = PartialEpoch()
+        self.state.partial, self.state.ended = PartialEpoch(), None
         self._save_epoch(is_last=epoch.is_last)
         self.display.epoch(number, num_epochs, {**epoch.metrics, **result})
 

@@ -28,6 +28,41 @@ Tick: TypeAlias = Callable[[int], None]
 """Called with the transitions of an update, or 0 while waiting; what it raises ends training."""
 
 
+@dataclass(slots=True)
+class MetricMeans:
+    """Means of metrics over updates; a name ending in ``/max`` gives the largest value.
+
+    Attributes:
+        totals: Sums so far, or largest values.
+        counts: How often each was given.
+    """
+
+    totals: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Takes the metrics of one update."""
+        for name, given in metrics.items():
+            value, held = float(given), self.totals.get(name)
+            if held is None:
+                self.totals[name] = value
+            else:
+                self.totals[name] = max(held, value) if name.endswith("/max") else held + value
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def result(self) -> Metrics:
+        """Returns the means so far."""
+        return {
+            name: total if name.endswith("/max") else total / self.counts[name]
+            for name, total in self.totals.items()
+        }
+
+    def clear(self) -> None:
+        """Forgets all, for another epoch."""
+        self.totals.clear()
+        self.counts.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class BenchmarkRow:
     """What was measured with one kind of environment.
@@ -85,6 +120,7 @@ class OnlineLearnable(Learnable):
     epoch = 0
     epoch_updates = 0
     _tick: Tick | None = None
+    _means: MetricMeans | None = None
     engine: RolloutEngineFactory | None = None
 
     def train_iterations(self, env: Callable[[], Any]) -> Iterator[Metrics]:
@@ -194,6 +230,7 @@ class OnlineLearnable(Learnable):
         callbacks: Sequence[Callback] = (),
         logger: Any = None,
         tick: Tick | None = None,
+        partial: MetricMeans | None = None,
     ) -> Iterator[tuple[int, Metrics]]:
         """Trains epoch by epoch: each ``next()`` runs one and gives ``(epoch, metrics)``.
 
@@ -211,7 +248,9 @@ class OnlineLearnable(Learnable):
             callbacks: Called with the learnable, epoch and transitions so far after each epoch.
             logger: Anything with ``metrics(step, dict)``; nothing is written without one.
             tick: Called after each update and while waiting; what it raises ends training at a
-                point from which it can go on.
+                point from which it can go on. An epoch that is complete then is given out first.
+            partial: Metrics of an epoch that was interrupted and is finished first; kept up to
+                date, so that it can be saved at any tick.
 
         Raises:
             ConfigError: If not exactly one of ``n_steps`` and ``n_epochs`` is given, or another
@@ -226,6 +265,8 @@ class OnlineLearnable(Learnable):
         self.build_with_factory(factory)
         self.engine = _engine_of(engine)
         self._tick = tick
+        if partial is not None or self._means is None:
+            self._means = MetricMeans() if partial is None else partial
         if n_steps is not None:
             self.plan_run("transitions", n_steps)
         elif n_epochs is not None:
@@ -240,6 +281,15 @@ class OnlineLearnable(Learnable):
         finally:
             close_env(env)
 
+    def _stopped(self, count: int) -> Exception | None:
+        """Counts the transitions of an update; returns what shall end training, if anything."""
+        try:
+            if self._tick is not None:
+                self._tick(count)
+        except Exception as error:  # noqa: BLE001 - whoever asks for the end chooses how
+            return error
+        return None
+
     def _epochs(
         self,
         factory: Callable[[], Any],
@@ -252,18 +302,23 @@ class OnlineLearnable(Learnable):
     ) -> Iterator[tuple[int, Metrics]]:
         last_step = None if n_steps is None else self.env_steps + n_steps
         last_epoch = None if n_epochs is None else self.epoch + n_epochs
+        means, stopped = self._means, None
+        assert means is not None
         iterations = self.train_iterations(factory)
         try:
             while not _reached(self.env_steps, last_step) and not _reached(self.epoch, last_epoch):
-                means = MetricMeans()
-                while self.epoch_updates < length and not _reached(self.env_steps, last_step):
+                is_whole = False
+                while not is_whole:
                     before = self.env_steps
                     means.add(next(iterations))
                     self.epoch_updates += 1
-                    if self._tick is not None:
-                        self._tick(self.env_steps - before)
+                    is_whole = self.epoch_updates >= length or _reached(self.env_steps, last_step)
+                    stopped = self._stopped(self.env_steps - before)
+                    if stopped is not None and not is_whole:
+                        raise stopped
                 self.epoch, self.epoch_updates = self.epoch + 1, 0
                 metrics = self.epoch_metrics(means.result())
+                means.clear()
                 for name, evaluator in evaluators.items():
                     metrics[name] = float(evaluator(self))
                 for callback in callbacks:
@@ -271,35 +326,12 @@ class OnlineLearnable(Learnable):
                 if logger is not None:
                     logger.metrics(self.env_steps, metrics)
                 yield self.epoch, metrics
+                if stopped is not None:
+                    raise stopped
         finally:
             close = getattr(iterations, "close", None)
             if close is not None:
                 close()
-
-
-class MetricMeans:
-    """Means of metrics over updates; a name ending in ``/max`` gives the largest value."""
-
-    def __init__(self) -> None:
-        self._totals: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
-
-    def add(self, metrics: Mapping[str, float]) -> None:
-        """Takes the metrics of one update."""
-        for name, value in metrics.items():
-            held = self._totals.get(name)
-            if held is None:
-                self._totals[name] = value
-            else:
-                self._totals[name] = max(held, value) if name.endswith("/max") else held + value
-            self._counts[name] = self._counts.get(name, 0) + 1
-
-    def result(self) -> Metrics:
-        """Returns the means so far."""
-        return {
-            name: total if name.endswith("/max") else total / self._counts[name]
-            for name, total in self._totals.items()
-        }
 
 
 def training_env_factory(env: Any) -> Callable[[], Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlreg.errors import EndlessEpisodeWarning, EnvironmentSpecError, RlregError
+from rlreg.runtime.env_answers import flag_of, reward_of
 from rlreg.runtime.environments import Env, EnvLike, close_env, env_factory, no_exit
 
 if TYPE_CHECKING:
@@ -78,8 +79,10 @@ def play_together(
         actions = actor.act(batch, round_index, step, running)
         for episode in list(running):
             lane = episode % LANES
-            with _blamed(f"episode {episode}, step {step + 1}"):
-                observation, is_over = _step(envs[episode], actions[lane], played[episode])
+            place = f"episode {episode}, step {step + 1}"
+            with _blamed(place):
+                answer = envs[episode].step(actions[lane])
+            observation, is_over = _noted(answer, played[episode], f"evaluation, {place}")
             rows[lane] = observation
             if is_over:
                 running.remove(episode)
@@ -90,26 +93,21 @@ def play_together(
     return [played[episode] for episode in episodes]
 
 
-def _step(env: Env, action: Any, episode: PlayedEpisode) -> tuple[Any, bool]:
-    observation, reward, terminated, truncated, info = env.step(action)
-    episode.total += float(reward)
+def _noted(answer: Any, episode: PlayedEpisode, place: str) -> tuple[Any, bool]:
+    try:
+        observation, reward, terminated, truncated, info = answer
+    except (TypeError, ValueError) as error:
+        raise EnvironmentSpecError(
+            f"{place}: the environment gave {type(answer).__name__}; expected observation, reward, "
+            "terminated, truncated, info"
+        ) from error
+    episode.total += reward_of(reward, place)
     episode.length += 1
     for key in _SUCCESS_KEYS:
         if key in info:
             episode.success = bool(episode.success) or bool(np.any(info[key]))
-    is_over = _flag("terminated", terminated) | _flag("truncated", truncated)
+    is_over = flag_of("terminated", terminated, place) | flag_of("truncated", truncated, place)
     return observation, is_over
-
-
-def _flag(name: str, value: Any) -> bool:
-    """Reads a flag; anything else would end an episode, or not, by its truth value."""
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if np.ndim(value) <= 1 and np.size(value) == 1 and np.asarray(value).dtype.kind in "biu":
-        return bool(np.asarray(value).item())
-    raise EnvironmentSpecError(
-        f"evaluation: the environment gave {name} = {value!r}; expected True or False"
-    )
 
 
 def _warn_of_no_end(episodes: Sequence[int], step: int) -> None:

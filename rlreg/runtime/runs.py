@@ -70,7 +70,9 @@ class RunFolder:
         if not path.is_dir():
             raise RunError(f"{path}: there is no such run folder")
         if not (path / RUN_FILE).is_file():
-            raise RunError(f"{path}: this folder has no {RUN_FILE}, so it is no run folder")
+            raise RunError(
+                f"{path}: this folder has no {RUN_FILE}, so it is no run folder{runs_within(path)}"
+            )
         return cls(path)
 
     def require_begun(self) -> None:
@@ -374,3 +376,13 @@ def _is_alive(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return True
+
+
+def runs_within(path: Path) -> str:
+    """Names the first run folders in a folder that holds several, as of seeds or of a sweep."""
+    found = sorted(place.parent for place in path.glob("*/" + RUN_FILE))
+    found = found or sorted(place.parent for place in path.glob("trials/*/" + RUN_FILE))
+    if not found:
+        return ""
+    more = f" and {len(found) - 2} more" if len(found) > 2 else ""
+    return f"; runs in it: {', '.join(map(str, found[:2]))}{more}"

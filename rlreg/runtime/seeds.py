@@ -22,7 +22,7 @@ from rlreg.documents import RUN_FILE
 from rlreg.errors import RunError
 from rlreg.files import dump_yaml
 from rlreg.parent_process import environment_of_child
-from rlreg.run_config import RunConfig
+from rlreg.run_config import LARGEST_SEED, RunConfig
 from rlreg.run_defaults import DEFAULT_DATASET
 from rlreg.runtime.data.load import load_dataset
 from rlreg.runtime.lock import differences, lock_from_json, lock_of
@@ -64,6 +64,11 @@ def train_seeds(
     Raises:
         RunError: If ``out`` is not empty, or a seed failed.
     """
+    last = run.seed + num_seeds - 1
+    if last > LARGEST_SEED:
+        raise RunError(
+            f"seeds {run.seed} to {last}: the largest is {LARGEST_SEED}; begin with a smaller one"
+        )
     require_empty(out)
     if run.dataset is not None and str(run.dataset) == DEFAULT_DATASET:
         load_dataset(run.dataset, generate=True).close()  # made once, not by all at once

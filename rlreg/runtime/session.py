@@ -308,7 +308,7 @@ class Session:
 
     def _epochs(self, loop: RunLoop) -> Generator[Epoch]:
         if isinstance(self.learnable, OnlineLearnable):
-            return online_epochs(self.learnable, self.run, loop.tick)
+            return online_epochs(self.learnable, self.run, loop.state, loop.tick)
         assert isinstance(self.learnable, OfflineLearnable)
         assert self.dataset is not None
         return offline_epochs(self.learnable, self.dataset, self.run, loop.state, loop.tick)

@@ -24,6 +24,7 @@ from rlreg.errors import ConfigError, MissingExtraError, RunError
 from rlreg.files import dump_yaml, load_run
 from rlreg.identity import config_hash
 from rlreg.overrides import plain
+from rlreg.parent_process import interrupts_blocked
 from rlreg.registry import LOCAL
 from rlreg.run_config import RunConfig
 from rlreg.runtime.lock import lock_of
@@ -282,8 +283,9 @@ def _run_apart(
     ]
     shown = begun = len(ended_trials(study))
     try:
-        for process in processes:
-            process.start()
+        with interrupts_blocked():  # of a terminal, before a worker can ignore them
+            for process in processes:
+                process.start()
         while any(process.is_alive() for process in processes):
             time.sleep(_POLL_S)
             # The others would wait for the trial of one that has died.
@@ -298,7 +300,7 @@ def _run_apart(
             process.join()
     for trial in ended_trials(study)[shown:]:
         _show(display, plan, trial)
-    if any(process.exitcode for process in processes):
+    if any(process.exitcode for process in processes) and not should_stop():
         codes = ", ".join(str(process.exitcode) for process in processes)
         raise RunError(
             f"a worker ended with an error (codes {codes}); `rlreg sweep {path}` goes on"

@@ -138,6 +138,17 @@ def test_a_registration_call_that_is_not_there_is_never_passed_over():
         make_env({"id": "NotThere-v0", "register": "math:sqrt"})
 
 
+def test_a_module_in_the_working_folder_is_said_not_to_be_on_the_path(tmp_path, monkeypatch):
+    (tmp_path / "my_envs_here.py").write_text("def register(): pass\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        EnvironmentSpecError, match=r"my_envs_here in the working folder .*PYTHONPATH"
+    ):
+        make_env({"id": "Mine-v0", "register": "my_envs_here:register"})
+    with pytest.raises(EnvironmentSpecError, match=r"No module named 'nosuch_module'$"):
+        make_env({"id": "Mine-v0", "register": "nosuch_module:register"})
+
+
 def test_env_may_be_given_beside_what_is_set_in_it(tiny, minari_root, tmp_path, capsys):
     out = tmp_path / "r"
     command = ["train", "tiny_bc", "--steps", "5", "--device", "cpu", "--out", str(out)]

@@ -116,3 +116,44 @@ def test_means_of_what_is_not_in_every_update():
     means.add({"a": 1.0, "b/max": 3.0})
     means.add({"a": 2.0, "b/max": 1.0, "c": 5.0})
     assert means.result() == {"a": 1.5, "b/max": 3.0, "c": 5.0}
+
+
+# --- interruption -------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    """Ends training."""
+
+
+def stop_at(update):
+    seen = iter(range(1, 100))
+
+    def tick(count):
+        if count and next(seen) == update:
+            raise Stop
+
+    return tick
+
+
+@pytest.mark.parametrize("update", range(1, 7))
+def test_an_interrupted_epoch_has_the_means_of_all_its_updates(counting, update):
+    """Also where its last update was the one after which the end was asked for."""
+    whole = Counting(CountingConfig(), "cpu").train("CartPole-v1", n_epochs=3, epoch_length=2)
+    found = []
+    trainer = counting.trainer("CartPole-v1", n_epochs=3, epoch_length=2, tick=stop_at(update))
+    with pytest.raises(Stop):
+        found.extend(trainer)
+    assert len(found) == update // 2
+    assert counting.env_steps == 10 * update
+    if counting.epoch < 3:
+        found += counting.train("CartPole-v1", n_epochs=3 - counting.epoch, epoch_length=2)
+    assert found == whole
+
+
+def test_an_epoch_that_is_longer_than_a_new_length_ends_after_one_more_update(counting):
+    with pytest.raises(Stop):
+        list(counting.trainer("CartPole-v1", n_epochs=1, epoch_length=9, tick=stop_at(5)))
+    [(epoch, metrics)] = counting.train("CartPole-v1", n_epochs=1, epoch_length=2)
+    assert epoch == 1
+    assert metrics["lag/max"] == 60
+    assert counting.epoch_updates == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -249,3 +250,19 @@ def test_a_killed_sweep_goes_on(cli_env, rlreg_cli, tmp_path):
     rows = json.loads(done.stdout)["trials"]
     assert len(rows) == 4
     assert {row["state"] for row in rows} <= {"complete", "pruned"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [1.0, 3.0, 6.0])
+def test_ctrl_c_of_a_terminal_ends_a_sweep_quietly_whenever_it_comes(seconds, cli_env, tmp_path):
+    """A terminal sends it to the whole group, to workers too that have only just begun."""
+    arguments = ["sweep", "iql", *SHORT, "--trials", "40", "--workers", "2", "--out", "s"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlreg", *arguments], env=cli_env, cwd=tmp_path,
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    _, messages = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Traceback" not in messages

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import rlreg
+from rlreg.cli.train import checkpoint_of
 from rlreg.errors import (
     ConfigError,
     DatasetError,
@@ -402,6 +403,24 @@ def test_seeds_of_a_local_learnable_are_trained_here_and_summarized(run, tmp_pat
     final = result.summary["final"]["mean_return"]
     assert final["values"] == [item["final"]["mean_return"] for item in result.summary["runs"]]
     assert final["interval"][0] <= final["interquartile_mean"] <= final["interval"][1]
+
+
+def test_seeds_beyond_the_largest_are_refused_before_one_is_trained(run, tmp_path):
+    run["seed"] = 2**32 - 1
+    with pytest.raises(RunError, match="seeds 4294967295 to 4294967296: the largest is 4294967295"):
+        train(run, tmp_path / "r", seeds=2)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_folder_of_several_runs_names_them(run, tmp_path):
+    run["evaluation"]["every"] = None
+    train(run, tmp_path / "r", seeds=2)
+    for path in (tmp_path / "r", tmp_path):
+        with pytest.raises(RunError, match=r"r/seed-0|/r"):
+            checkpoint_of(path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match=r"so it is no run folder$"):
+        checkpoint_of(tmp_path / "empty")
 
 
 def test_interrupted_seeds_go_on(run, tmp_path):

@@ -23,7 +23,7 @@ def test_the_plugin_is_ok_and_registers_everything():
         f"impala/{name}"
         for name in (
             "small", "throughput", "atari", "paper", "maze", "minatar", "continuous",
-            "long_episodes",
+            "long_episodes", "atari_small",
         )
     }  # fmt: skip
 

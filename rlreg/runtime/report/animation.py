@@ -21,6 +21,7 @@ from gymnasium.error import DependencyNotInstalled
 from rlreg.errors import EnvironmentSpecError, MissingExtraError, RlregError
 from rlreg.run_config import EnvironmentSettings, RunConfig
 from rlreg.runtime.checkpoint import load
+from rlreg.runtime.env_answers import reward_of
 from rlreg.runtime.environments import Env, EnvLike, env_name, make_env
 from rlreg.runtime.report.runs import Group, RunView
 
@@ -140,7 +141,7 @@ def _play(learnable: Any, env: Env, run: RunConfig) -> tuple[list[Any], float, i
     learnable.begin_episodes(1)
     while not is_over and length < MAX_STEPS:
         observation, reward, terminated, truncated, _ = env.step(act(observation))
-        total, length = total + float(reward), length + 1
+        total, length = total + reward_of(reward, f"animation, step {length + 1}"), length + 1
         is_over = bool(terminated or truncated)
         frames.append(env.render())
     return frames, total, length

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Iterator
 from typing import Any
+
+from rlreg.parent_process import interrupts_blocked
 
 _PRELOAD = ["rlreg_impala.engines.preloaded"]
 
@@ -37,7 +38,7 @@ def start_server(context: Any) -> None:
 
     context.set_forkserver_preload(_PRELOAD)
     resource_tracker.ensure_running()  # by itself it would lift the block
-    with single_threaded_children(), _without_interrupts():
+    with single_threaded_children(), interrupts_blocked():
         ensure_running()
 
 
@@ -52,16 +53,6 @@ def start_early(method: str) -> None:
     if method in multiprocessing.get_all_start_methods():
         with contextlib.suppress(OSError):
             start_server(multiprocessing.get_context(method))
-
-
-@contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Blocks SIGINT here, and in processes that are started inside; it is not lost."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

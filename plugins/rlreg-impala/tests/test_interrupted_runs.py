@@ -1,0 +1,84 @@
+"""Run folders: whenever a run is interrupted, it ends with the rows of the undisturbed one."""
+
+import json
+
+import pytest
+
+import rlreg
+
+RUN = {
+    "learnable": {"type": "impala", "n_rollout_steps": 4},
+    "env": "CartPole-v1",
+    "device": "cpu",
+    "engine": {"type": "sequential", "num_envs": 2},
+    "train": {"n_steps": 56, "epoch_length": 3},  # seven updates: two epochs and a short one
+    "evaluation": {"n_episodes": 1, "every": 24, "baselines": [], "at_start": False},
+}
+
+
+def stop_after(asked):
+    calls = iter(range(10**6))
+    return lambda: next(calls) >= asked
+
+
+# Clocks, and how much was waiting for the learner when it asked.
+READINGS = ("time/", "wall_s", "maze/time_", "queue/waiting", "maze/estimated_queue")
+
+
+def rows_of(folder):
+    """Rows without what depends on the moment."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    return [
+        {name: value for name, value in row.items() if not name.startswith(READINGS)}
+        for row in rows
+    ]
+
+
+def results_of(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    return {name: summary[name] for name in ("steps", "evaluations", "best", "final")}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    asked = iter(range(10**6))
+    result = rlreg.train(
+        RUN, out=folder, show_progress=False, should_stop=lambda: next(asked) and False
+    )
+    assert result.status == "finished"
+    return folder, next(asked)
+
+
+def test_the_undisturbed_run_has_three_epochs(whole):
+    assert [row["step"] for row in rows_of(whole[0])] == [24, 48, 56]
+
+
+@pytest.mark.parametrize("share", [i / 10 for i in range(10)])
+def test_an_interrupted_run_has_the_rows_and_evaluations_of_the_undisturbed_one(
+    share, whole, tmp_path
+):
+    undisturbed, num_asked = whole
+    stop = stop_after(int(share * num_asked))
+    result = rlreg.train(RUN, out=tmp_path / "r", show_progress=False, should_stop=stop)
+    assert result.status == "interrupted"
+    assert rlreg.resume(tmp_path / "r", show_progress=False).status == "finished"
+    assert rows_of(tmp_path / "r") == rows_of(undisturbed)
+    assert results_of(tmp_path / "r") == results_of(undisturbed)
+
+
+def test_a_run_may_be_interrupted_again_and_again(whole, tmp_path):
+    undisturbed, num_asked = whole
+    folder = tmp_path / "r"
+    result = rlreg.train(RUN, out=folder, show_progress=False, should_stop=stop_after(0))
+    rounds = 1
+    while result.status == "interrupted":
+        # Every other time after the next update; an evaluation that is cut short begins anew.
+        asked = num_asked // 2 if rounds % 2 else 0
+        result = rlreg.resume(folder, show_progress=False, should_stop=stop_after(asked))
+        rounds += 1
+        assert rounds < 20
+    assert rounds > 3
+    assert rows_of(folder) == rows_of(undisturbed)
+    assert results_of(folder) == results_of(undisturbed)
