@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -87,10 +89,11 @@ def env_factory(settings: EnvLike) -> Factory:
     if isinstance(settings, Mapping):
         settings = validate(EnvironmentSettings, settings)
     if isinstance(settings, EnvironmentSettings):
-        chosen = settings
-        return lambda: _make(chosen)
+        chosen, known = settings, _portable(gymnasium.registry.get(settings.id))
+        return lambda: _make(chosen, known)
     if isinstance(settings, EnvSpec):
-        spec = settings
+        spec = _portable(settings)
+        assert spec is not None
         return lambda: _make_from_spec(spec)
     if isinstance(settings, gymnasium.Env) or not callable(settings):
         raise EnvironmentSpecError(
@@ -110,10 +113,26 @@ def env_name(settings: EnvLike | None) -> str:
     return settings if isinstance(settings, str) else getattr(settings, "__name__", "environment")
 
 
-def _make(settings: EnvironmentSettings) -> Env:
+def _portable(spec: EnvSpec | None) -> EnvSpec | None:
+    """Returns a registration with which a process that has not run this program can make copies."""
+    entry = None if spec is None else spec.entry_point
+    if not isinstance(entry, str) or not entry.startswith("__main__:"):
+        return spec
+    found: Any = sys.modules["__main__"]
+    for part in entry.partition(":")[2].split("."):
+        found = getattr(found, part, None)
+    own = copy.copy(spec)
+    assert own is not None
+    own.entry_point = entry if found is None else found
+    return own
+
+
+def _make(settings: EnvironmentSettings, known: EnvSpec | None = None) -> Env:
     if settings.register_with is not None:
         _register_with(settings.register_with, settings.id)
     _register_known(settings.id)
+    if known is not None and settings.id not in gymnasium.registry:
+        gymnasium.registry[settings.id] = known  # the program that did it is not run here
     env = _gymnasium_make(settings.id, settings.kwargs)
     for wrapper in settings.wrappers:
         env = _wrap(env, wrapper)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 from rlreg.parent_process import interrupts_blocked
 
 _PRELOAD = ["rlreg_impala.engines.preloaded"]
+
+_preparation_lock = threading.Lock()
 
 # Variables that keep numerical libraries from starting a thread per core in every actor.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -53,6 +56,34 @@ def start_early(method: str) -> None:
     if method in multiprocessing.get_all_start_methods():
         with contextlib.suppress(OSError):
             start_server(multiprocessing.get_context(method))
+
+
+@contextlib.contextmanager
+def program_left_out() -> Iterator[None]:
+    """Lets processes that are started inside import nothing of the program that starts them.
+
+    Python makes them run its file once more, for what they unpickle from it; ours unpickle by
+    value. So a script needs no main guard, and what it does is not done again in every actor. Only
+    this thread's processes are meant: others may be started elsewhere at the same time.
+    """
+    from multiprocessing import spawn
+
+    own = threading.get_ident()
+    with _preparation_lock:
+        original = spawn.get_preparation_data
+
+        def prepared(name: str) -> dict[str, Any]:
+            data = original(name)
+            if threading.get_ident() == own:
+                data.pop("init_main_from_name", None)
+                data.pop("init_main_from_path", None)
+            return data
+
+        spawn.get_preparation_data = prepared
+        try:
+            yield
+        finally:
+            spawn.get_preparation_data = original
 
 
 @contextlib.contextmanager

@@ -129,10 +129,6 @@ class Member:
         hint = ""
         if not self.is_ready:
             place = "while it was starting"
-            hint = (
-                "; a script that trains needs its code below `if __name__ == '__main__':`, because "
-                "a new process imports it"
-            )
         elif code == -signal.SIGKILL:
             hint = "; the system kills processes that take too much memory"
         message = f"actor {self.index} died ({how}): {place}{hint}"

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import cloudpickle
+import gymnasium
 import numpy as np
 
 from rlreg.errors import EnvironmentSpecError
+from rlreg.runtime import environments
 from rlreg_impala.rollouts import EnvFactory, PolicySpec
 
 
 def pack(policy_spec: PolicySpec, env_factory: EnvFactory, seeds: np.random.SeedSequence) -> bytes:
-    """Pickles with cloudpickle, which takes lambdas, closures and classes of a notebook.
+    """Pickles with cloudpickle, which takes lambdas, closures and classes of the main program.
+
+    An id goes with its registration, which the other process has not made.
 
     Raises:
         EnvironmentSpecError: If something in it belongs to this process, such as a lock.
     """
+    if isinstance(env_factory, str) and env_factory in gymnasium.registry:
+        env_factory = environments.env_factory(env_factory)
     try:
         payload: bytes = cloudpickle.dumps((policy_spec, env_factory, seeds))
     except Exception as cause:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from rlreg.errors import ConfigError, RolloutError
 from rlreg_impala.buffers import FragmentBuffers
-from rlreg_impala.fork_server import single_threaded_children, start_server
+from rlreg_impala.fork_server import program_left_out, single_threaded_children, start_server
 from rlreg_impala.progress import restart_progress
 from rlreg_impala.rollouts import ActorStatus, EngineSpec, EngineState, EnvFactory, PolicySpec
 
@@ -94,7 +94,7 @@ class ProcessEngine(SlottedEngine):
         )
         try:
             start_server(self._context)  # anew, if it has died
-            with single_threaded_children():
+            with single_threaded_children(), program_left_out():
                 process.start()
         except (OSError, EOFError) as cause:  # the end of file: the server died meanwhile
             ours.close()
