@@ -111,6 +111,12 @@ TASKS = {
         PONG, "atari_small", 2_000_000, 250_000, 18.0, 10, needs=("ale_py", "cv2"),
         packages=("ale-py",), is_listed_only=True,
     ),
+    # The same but for what is done to frames: as bytes divided by 255.
+    "pong-raw": Task(
+        PONG, "atari_small", 1_000_000, 250_000, 18.0, 10,
+        settings={"observation_normalization": "none"}, needs=("ale_py", "cv2"),
+        packages=("ale-py",), is_listed_only=True,
+    ),
 }  # fmt: skip
 
 
