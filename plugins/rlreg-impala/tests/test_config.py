@@ -165,3 +165,10 @@ def test_configs_survive_pickling_and_files():
 
 def test_the_default_engine_is_installed():
     assert engine_or_default(None).type in ("process", "sequential")
+
+
+def test_an_engine_in_the_wrong_place_is_told_the_right_one():
+    with pytest.raises(
+        ConfigError, match=r"engine: .* belongs to its top level, beside `learnable`"
+    ):
+        rlreg.make_config("impala", engine={"type": "process"})

@@ -227,3 +227,12 @@ def test_simba_is_residual_and_normalised():
     stem = encoder.layers[0](torch.ones(1, 3))
     expected = torch.nn.functional.layer_norm(stem, (8,))
     torch.testing.assert_close(encoder(torch.ones(1, 3)), expected)
+
+
+@pytest.mark.parametrize("name", ["lr", "learning_rate"])
+def test_a_learning_rate_in_an_optimizer_is_told_where_it_belongs(name):
+    optimizer = {"type": "adam", name: 1e-3}
+    with pytest.raises(
+        ConfigError, match=f"actor_optim_factory.{name}: .* to the learnable, whose"
+    ):
+        rlreg.make_config("iql", actor_optim_factory=optimizer)
