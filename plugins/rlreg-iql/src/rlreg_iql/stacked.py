@@ -169,9 +169,7 @@ class StackedIQL:
         every = [part for member in self._members for part in member.optimizers().values()]
         schedules = Schedules(every)
         with schedules.guard():
-            batches = self._batches(dataset, generators, n_steps)
-            work = self._updates if self._graph is None else self._graph.run
-            totals = work(batches, self._rates(n_steps)).double().sum(dim=0)
+            totals = self._chunk(dataset, generators, n_steps).double().sum(dim=0)
             if not bool(torch.isfinite(totals).all()):  # the one wait for a GPU in a chunk
                 for generator, state in zip(generators, drawn, strict=True):
                     generator.set_state(state)
@@ -181,6 +179,18 @@ class StackedIQL:
         return [
             dict(zip(self._metric_names, own, strict=False)) for own in totals.unbind(dim=1)
         ]  # the last row is the check
+
+    def _chunk(
+        self, dataset: TransitionDataset, generators: Sequence[torch.Generator], n_steps: int
+    ) -> Tensor:
+        """Does updates on the stacks; returns metrics and checks ``[n, metrics, S]``."""
+        rates, found = self._rates(n_steps), []
+        # No more batches than are used at once: of images, a chunk's would be gigabytes.
+        size = 1 if self._graph is None else UPDATES_PER_GRAPH
+        work = self._updates if self._graph is None else self._graph.run
+        for part in torch.split(rates, size):
+            found.append(work(self._batches(dataset, generators, len(part)), part))
+        return torch.cat(found)
 
     def _batches(
         self, dataset: TransitionDataset, generators: Sequence[torch.Generator], n_steps: int
