@@ -179,6 +179,11 @@ class OnlineLearnable(Learnable):
             trainer.close()  # type: ignore[attr-defined]  # it is a generator
         return [BenchmarkRow("env", {"end_to_end": (self.env_steps - before) / passed})]
 
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See :meth:`Learnable.load_state_dict`; forgets an epoch that was interrupted here."""
+        super().load_state_dict(state)
+        self._means = None
+
     # --- the loop -------------------------------------------------------------------------------
 
     def train(

@@ -36,8 +36,8 @@ class Display:
 
     Args:
         total: Steps of the whole run.
-        done: Steps done before it goes on.
         unit: What a step is, e.g. ``updates``.
+        counts_calls: Whether a call of :meth:`advance` is one step, whatever it is told.
         is_shown: Whether to show anything at all.
         figures: What a table shows on a terminal: captions and names of metrics.
     """
@@ -46,21 +46,22 @@ class Display:
         self,
         total: int,
         *,
-        done: int = 0,
         unit: str = "updates",
+        counts_calls: bool = False,
         is_shown: bool = True,
         figures: Mapping[str, str] | None = None,
     ) -> None:
         self._console = Console(stderr=True, quiet=not is_shown)
-        self._total, self._done, self._unit = total, done, unit
-        self._begun, self._begun_at = done, time.perf_counter()
+        self._total, self._done, self._unit = total, 0, unit
+        self._counts_calls = counts_calls
+        self._begun, self._begun_at = 0, time.perf_counter()
         self._figures = dict(figures or {})
         self._metrics: dict[str, float] = {}
         self._bar: Progress | None = None
         self._live: Live | None = None
         if is_shown and self._console.is_terminal:
             self._bar = self._make_bar()
-            self._task = self._bar.add_task("", total=total, completed=done, losses="", rate="")
+            self._task = self._bar.add_task("", total=total, losses="", rate="")
             # The table and the bar are one picture, drawn a few times a second.
             self._live = Live(get_renderable=self._picture, console=self._console, transient=True)
             self._live.start()
@@ -102,7 +103,10 @@ class Display:
 
     def advance(self, count: int) -> None:
         """Moves on by some steps."""
-        self._done += count
+        self._done += 1 if self._counts_calls else count
+        self._draw_steps()
+
+    def _draw_steps(self) -> None:
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, rate=self._rate())
 
@@ -120,7 +124,13 @@ class Display:
 
     def move_to(self, done: int) -> None:
         """Moves to a number of steps."""
-        self.advance(done - self._done)
+        self._done = done
+        self._draw_steps()
+
+    def start_from(self, done: int) -> None:
+        """Counts on from a number of steps that were done before."""
+        self._begun = done
+        self.move_to(done)
 
     def leave_out(self, seconds: float) -> None:
         """Leaves seconds in which nothing was trained (an evaluation) out of the rate."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -105,7 +105,7 @@ class Session:
     def begun(self) -> RunLoop:
         """Makes ready to train from the beginning."""
         try:
-            return self._prepared(self._show(0), RunState(), None, 0.0)
+            return self._prepared(self._show(), RunState(), None, 0.0)
         except Exception:
             self.folder.discard()  # nothing was trained: --out can be used again
             raise
@@ -125,7 +125,7 @@ class Session:
         self.folder.drop_after(state.step)
         rows = drop_rows_after(self.folder.metrics, state.step if checkpoint else -1)
         wall_s = float(rows[-1].get("wall_s") or 0.0) if rows else 0.0
-        display = self._show(state.step + state.partial.num_steps)
+        display = self._show()
         for change in changes:
             display.note(f"warning: {self.folder.path}: {change}")
         return self._prepared(display, state, checkpoint, wall_s)
@@ -135,18 +135,29 @@ class Session:
         if self._display is not None:
             self._display.close()
 
-    def _show(self, done: int) -> Display:
-        settings = self.run.train
-        length = (settings.n_epochs or 0) * (settings.epoch_length or 0)
-        total = settings.n_steps or length
-        unit = "transitions" if self._is_online else "updates"
-        figures: Mapping[str, str] = {}
+    def _show(self) -> Display:
+        settings, figures = self.run.train, {}
         if isinstance(self.learnable, OnlineLearnable):
-            figures = self.learnable.live_metrics
+            figures = dict(self.learnable.live_metrics)
+        by_updates = not self._is_online or settings.n_steps is None
+        length = (settings.n_epochs or 0) * (settings.epoch_length or 0)
         self._display = Display(
-            total, done=done, unit=unit, is_shown=self.show_progress, figures=figures
+            settings.n_steps or length,
+            unit="updates" if by_updates else "transitions",
+            counts_calls=self._is_online and by_updates,
+            is_shown=self.show_progress,
+            figures=figures,
         )
         return self._display
+
+    def _num_done(self) -> int:
+        """Steps done, in the unit that is shown."""
+        if not isinstance(self.learnable, OnlineLearnable):
+            return self.learnable.grad_step
+        if self.run.train.n_steps is not None:
+            return self.learnable.env_steps
+        length = self.run.train.epoch_length or 0
+        return self.learnable.epoch * length + self.learnable.epoch_updates
 
     @property
     def _is_online(self) -> bool:
@@ -178,6 +189,7 @@ class Session:
             checkpoint.restore(self.learnable)
             if checkpoint.path != self.folder.last:
                 display.note(f"{self.folder.last} is gone: {checkpoint.path} is the newest intact")
+            display.start_from(self._num_done())
             display.note(f"goes on from step {self.learnable.grad_step:,} of {self.folder.path}")
         judge = self._judge_offline(display) if not self._is_online else self._judge_online()
         if not self._is_online and self.learnable.total_steps != self.run.train.n_steps:

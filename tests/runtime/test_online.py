@@ -150,6 +150,18 @@ def test_an_interrupted_epoch_has_the_means_of_all_its_updates(counting, update)
     assert found == whole
 
 
+def test_another_state_ends_the_epoch_that_was_interrupted(counting):
+    """Its metrics belong to updates that the loaded state does not have."""
+    counting.build_with_env(gym.make("CartPole-v1"))
+    state = counting.state_dict()
+    with pytest.raises(Stop):
+        list(counting.trainer("CartPole-v1", n_epochs=1, epoch_length=9, tick=stop_at(5)))
+    counting.load_state_dict(state)
+    counting.env_steps = counting.epoch_updates = 0
+    [(_, metrics)] = counting.train("CartPole-v1", n_epochs=1, epoch_length=2)
+    assert metrics == {"loss/x": 15.0, "lag/max": 20.0}
+
+
 def test_an_epoch_that_is_longer_than_a_new_length_ends_after_one_more_update(counting):
     with pytest.raises(Stop):
         list(counting.trainer("CartPole-v1", n_epochs=1, epoch_length=9, tick=stop_at(5)))

@@ -82,3 +82,31 @@ def test_a_run_may_be_interrupted_again_and_again(whole, tmp_path):
     assert rounds > 3
     assert rows_of(folder) == rows_of(undisturbed)
     assert results_of(folder) == results_of(undisturbed)
+
+
+BY_STEPS = ["24/56 transitions", "48/56 transitions", "56/56 transitions"]
+BY_EPOCHS = ["3/9 updates", "6/9 updates", "9/9 updates"]
+THREE_EPOCHS = {"n_epochs": 3, "epoch_length": 3}
+
+
+@pytest.mark.parametrize(("train", "shown"), [({}, BY_STEPS), (THREE_EPOCHS, BY_EPOCHS)])
+def test_progress_counts_what_the_run_is_measured_in_and_goes_on_from_where_it_was(
+    train, shown, tmp_path, capsys
+):
+    run = {**RUN, "train": train or RUN["train"]}
+    asked = iter(range(10**6))
+    rlreg.train(run, out=tmp_path / "whole", should_stop=lambda: next(asked) and False)
+    assert progress_of(capsys.readouterr().err) == shown
+    for share in (0.2, 0.5, 0.8):
+        folder = tmp_path / f"{share}"
+        stop = stop_after(int(share * next(asked)))
+        assert rlreg.train(run, out=folder, should_stop=stop).status == "interrupted"
+        rlreg.resume(folder)
+        lines = progress_of(capsys.readouterr().err)
+        assert lines == shown, share
+
+
+def progress_of(text):
+    """Steps and their unit, line by line."""
+    lines = [line.split("  ") for line in text.splitlines() if line.startswith("epoch ")]
+    return [parts[1] for parts in lines]
