@@ -21,7 +21,8 @@ PAIRS = {"d3rlpy": ("as-d3rlpy", "d3rlpy-aligned"), "jax": ("as-paper", "jax")}
 NOT_RUN = "Not run yet."
 BLOCKS = (
     "pointmaze-umaze", "pointmaze-data", "pointmaze-sweep", "same-d3rlpy",
-    "same-jax", "finetuning", "pointmaze-medium", "pointmaze-half-hour",
+    "same-jax", "finetuning", "pointmaze-medium", "pointmaze-long-umaze",
+    "pointmaze-long-medium",
 )  # fmt: skip
 
 
@@ -98,9 +99,10 @@ def render(document: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
         text = score_table(results, maze)
         add(name, description, score_picture(results, maze), text)
     longer = Results(document, "half_hour_runs")
-    description = "Return against updates on medium, by program, four times as long"
-    add("pointmaze-half-hour", description, score_picture(longer, "medium"),
-        half_hour_table(results, longer))  # fmt: skip
+    for maze in ("umaze", "medium"):
+        description = f"Return against updates on {maze}, by program, four times as long"
+        add(f"pointmaze-long-{maze}", description, score_picture(longer, maze),
+            half_hour_table(results, longer, maze))  # fmt: skip
     for peer, pair in PAIRS.items():
         description = f"Return and losses against updates: {' and '.join(map(results.plain, pair))}"
         add(f"same-{peer}", description, same_picture(results, pair), same_table(results, pair))
@@ -175,21 +177,25 @@ def score_table(results: Results, maze: str) -> str:
     return table(head, rows)
 
 
-def half_hour_table(results: Results, longer: Results) -> str:
-    """Normalised scores on medium after the usual and the long runs."""
+def half_hour_table(results: Results, longer: Results, maze: str) -> str:
+    """Normalised scores on a maze after the usual and the long runs."""
     settings, rows = results.document["settings"], []
     for group in (results.chosen, *BESIDE):
-        both = [own.runs("medium", group) for own in (results, longer)]
+        both = [own.runs(maze, group) for own in (results, longer)]
         if all(both):
             scores = [spread([run["score"] for run in runs]) for runs in both]
+            success = sum(run["success_rate"] for run in both[1]) / len(both[1])
             rate = sum(run["updates"] / run["cpu_s"] for run in both[1]) / len(both[1])
-            rows.append([results.labels[group], str(len(both[1])), *scores, f"{rate:.0f}"])
+            rows.append(
+                [results.labels[group], str(len(both[1])), *scores,
+                 f"{100 * success:.0f} %", f"{rate:.0f}"]
+            )  # fmt: skip
     if not rows:
         return ""
     lengths = [settings["updates"], settings["half_hour_updates"]]
     heads = [f"score after {length:,} updates" for length in lengths]
     last = "updates a second of a core, judging included"
-    return table(["", "seeds of the long runs", *heads, last], rows)
+    return table(["", "seeds of the long runs", *heads, "then reach the goal", last], rows)
 
 
 def score_picture(results: Results, maze: str) -> str:
