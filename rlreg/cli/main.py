@@ -30,6 +30,7 @@ EXIT_BUG = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+_LONGEST_NAME = 120
 
 
 class Entry(NamedTuple):
@@ -69,8 +70,22 @@ COMMANDS: dict[str, Entry] = {
 }
 
 
+class ReaderGoneError(Exception):
+    """Whoever read what a command writes is gone; click would end that with the code of a bug."""
+
+
 class LazyGroup(click.Group):
     """A group that knows its commands by name and imports one when it is needed."""
+
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:
+        """Reads the command line, and prints help."""
+        with _readers_noticed():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command."""
+        with _readers_noticed():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names the commands whose module is installed."""
@@ -105,6 +120,14 @@ class LazyGroup(click.Group):
             hint = did_you_mean(name, self.list_commands(ctx)) or "see rlreg --help"
             ctx.fail(f"there is no command {name!r}; {hint}")
         return name, command, args[1:]
+
+
+@contextlib.contextmanager
+def _readers_noticed() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderGoneError from error
 
 
 def _is_installed(entry: Entry) -> bool:
@@ -156,10 +179,8 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
         return _report_usage(error, wants_json=wants_json)
-    except OSError as error:
-        if error.errno != errno.EPIPE:
-            return _report_error(error, wants_json=wants_json, is_long=is_long)
-        # The reader went away; Python would complain once more when it closes stdout.
+    except (ReaderGoneError, BrokenPipeError):
+        # Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the last line of defence: no bare traceback
@@ -200,7 +221,7 @@ def _report_error(error: Exception, *, wants_json: bool, is_long: bool = False) 
 
     if is_long:
         _echo_traceback(error, limit=None)
-    error = _missing_extra(error) or error
+    error = _missing_extra(error) or _refusal_of_system(error) or error
     if not isinstance(error, RlregError):
         error = _fault_of_plugin(error) or error
     if isinstance(error, RlregError):
@@ -220,6 +241,25 @@ def _report_error(error: Exception, *, wants_json: bool, is_long: bool = False) 
     if wants_json:
         _echo_error("Bug", message, ())
     return EXIT_BUG
+
+
+# What a path, a disk or a limit of the system is to blame for, and no code.
+_REFUSALS = frozenset(
+    {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS,
+     errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE}
+)  # fmt: skip
+
+
+def _refusal_of_system(error: Exception) -> Exception | None:
+    """Says which path the system refuses, and why; ``None`` if it is something else."""
+    from rlreg.errors import FileFormatError
+
+    if not isinstance(error, OSError) or error.errno not in _REFUSALS:
+        return None
+    name = "" if error.filename is None else os.fsdecode(error.filename)
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[:_LONGEST_NAME]}..."
+    return FileFormatError(f"{name or 'output'}: {error.strerror}")
 
 
 def _fault_of_plugin(error: Exception) -> Exception | None:
@@ -275,4 +315,5 @@ def _echo_error(kind: str, message: str, problems: Sequence[Problem]) -> None:
             ],
         }
     }
-    click.echo(json.dumps(document, ensure_ascii=False))
+    with contextlib.suppress(OSError):  # it may be stdout that is full: stderr has said it
+        click.echo(json.dumps(document, ensure_ascii=False))
