@@ -140,6 +140,37 @@ def test_the_mapped_store_equals_the_resident_one(write):
     assert load_dataset(path, memory_map=True).laws == mapped.laws
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("actions", np.uint64), ("observations", np.int64)])
+def test_integers_too_large_for_categories_are_refused(name, dtype, write):
+    path = write([3, 2], "tx", **{name: np.array([0, 1, 2, 2**62, 4], dtype)})
+    with pytest.raises(DatasetError, match=f"{name}: the integer 4,611,686,.* give {name[:-1]}_sp"):
+        load_dataset(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda f: f.create_group("rewards"), "rewards is no array"),
+        (lambda f: f.__setitem__("rewards", h5py.SoftLink("/rewards")), "rewards is missing, or a"),
+        (lambda f: f.__setitem__("rewards", h5py.SoftLink("/none")), "rewards is missing, or a"),
+        (lambda f: f.__setitem__("rewards", h5py.ExternalLink("b.h5", "/r")), "to another file"),
+        (
+            lambda f: f.create_dataset("rewards", (2 * 10**9,), np.float64, chunks=(1000,)),
+            "rewards would be 16,000,000,000 bytes, more than this file can hold",
+        ),
+    ],
+)
+def test_arrays_that_are_not_in_the_file_are_refused(change, what, write, tmp_path):
+    path = write([3, 2], "tx")
+    with h5py.File(tmp_path / "b.h5", "w") as other:
+        other["r"] = np.zeros(5, np.float32)
+    with h5py.File(path, "a") as file:
+        del file["rewards"]
+        change(file)
+    with pytest.raises(DatasetError, match=what):
+        load_dataset(path)
+
+
 def test_no_old_gym_is_imported(write):
     code = (
         "import sys; from rlreg.runtime.data import load_dataset; "

@@ -100,6 +100,25 @@ def _virtual(file, folder):
     file["episode_2"].create_virtual_dataset("rewards", layout)
 
 
+def _virtual_of_another_file(file, folder):
+    values = _replace(file["episode_2"], "rewards")
+    with h5py.File(folder / "other.hdf5", "w") as other:
+        other["elsewhere"] = values
+    layout = h5py.VirtualLayout(values.shape, values.dtype)
+    layout[:] = h5py.VirtualSource(str(folder / "other.hdf5"), "elsewhere", values.shape)
+    file["episode_2"].create_virtual_dataset("rewards", layout)
+
+
+def _a_link_to_nowhere(file, folder):
+    _replace(file["episode_2"], "rewards")
+    file["episode_2"]["rewards"] = h5py.SoftLink("/nowhere")
+
+
+def _a_link_to_itself(file, folder):
+    _replace(file["episode_2"], "rewards")
+    file["episode_2"]["rewards"] = h5py.SoftLink("/episode_2/rewards")
+
+
 def _unwritten_chunks(file, folder):
     node = _replace(
         file["episode_2"], "rewards", shape=(300,), dtype=np.float64, chunks=(50,), fillvalue=3.5
@@ -161,8 +180,8 @@ def _text(file, folder):
 
 
 READ = [
-    _other_dtype, _other_byte_order, _link_within, _link_to_another_file, _external_storage,
-    _virtual, _unwritten_chunks, _unwritten_array, _compact, _named_type,
+    _other_dtype, _other_byte_order, _link_within, _virtual, _unwritten_chunks, _unwritten_array,
+    _compact, _named_type,
 ]  # fmt: skip
 REFUSED = {
     _a_group_where_an_array_belongs: "episode 2 .*rewards",
@@ -172,6 +191,12 @@ REFUSED = {
     _not_finite: "episode 2",
     _more_than_the_file_can_hold: "episode 2 .*8,000,000,000,000 bytes",
     _text: "episode 0",
+    # A stranger's file would put what is in another one into the data.
+    _link_to_another_file: "episode 2 .*episode_2 is a link to another file, which is not read",
+    _external_storage: "episode 2 .*rewards is kept in another file, which is not read",
+    _virtual_of_another_file: "episode 2 .*rewards is kept in another file, which is not read",
+    _a_link_to_nowhere: "episode 2 .*no array 'rewards'",
+    _a_link_to_itself: "episode 2 .*no array 'rewards'",
 }
 
 

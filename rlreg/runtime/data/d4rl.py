@@ -22,10 +22,11 @@ from rlreg.runtime.data.build import DatasetBuilder, LoadOptions
 from rlreg.runtime.data.cache import SourceFile, build_dataset
 from rlreg.runtime.data.dataset import DatasetInfo, References, TransitionDataset
 from rlreg.runtime.data.given_arrays import column, flags
-from rlreg.runtime.data.minari_hdf5 import import_h5py
+from rlreg.runtime.data.hdf5 import array, names_in, open_hdf5
 from rlreg.runtime.spaces import Space
 
 REQUIRED_KEYS = ("observations", "actions", "rewards", "terminals")
+_OPTIONAL = ("timeouts", "next_observations")
 NO_TIMEOUTS_NOTE = "the file has no timeouts: a reset without a terminal cannot be seen"
 
 
@@ -78,42 +79,33 @@ def load_d4rl(
         return build_dataset(source_file, options or LoadOptions(), info)
 
 
-def open_hdf5(path: Path) -> Any:
-    """Opens an HDF5 file for reading.
-
-    Raises:
-        DatasetError: It is missing or no HDF5 file.
-    """
-    h5py = import_h5py()
-    try:
-        return h5py.File(path, "r")
-    except OSError as cause:
-        raise DatasetError(f"{path}: not a readable HDF5 file: {cause}") from cause
-
-
 def read_flat(file: Any, path: Path) -> FlatSource:
     """Views an open D4RL file as a flat source; large arrays stay in the file.
 
     Raises:
-        DatasetError: Arrays are missing.
+        DatasetError: Arrays are missing, or not in this file.
     """
-    missing = [key for key in REQUIRED_KEYS if key not in file]
+    held = names_in(file)
+    missing = [key for key in REQUIRED_KEYS if key not in held]
     if missing:
         raise DatasetError(
-            f"{path}: not a D4RL file, it lacks {', '.join(missing)}; it has {sorted(file)[:10]}"
+            f"{path}: not a D4RL file, it lacks {', '.join(missing)}; it has {sorted(held)[:10]}"
         )
-    following = file.get("next_observations")
-    timeouts = file.get("timeouts")
+    try:
+        own = {name: array(file, name) for name in (*REQUIRED_KEYS, *_OPTIONAL) if name in held}
+    except ValueError as cause:
+        raise DatasetError(f"{path}: {cause}") from cause
+    timeouts = own.get("timeouts")
     return FlatSource(
-        file["observations"],
-        file["actions"],
-        column(file["rewards"][()], "rewards"),
-        flags(file["terminals"][()], "terminals"),
+        own["observations"],
+        own["actions"],
+        column(own["rewards"][()], "rewards"),
+        flags(own["terminals"][()], "terminals"),
         None if timeouts is None else flags(timeouts[()], "timeouts"),
-        following,
+        own.get("next_observations"),
     )
 
 
 def is_d4rl(file: Any) -> bool:
     """Tells whether an open HDF5 file has the arrays of D4RL."""
-    return all(key in file for key in REQUIRED_KEYS)
+    return set(REQUIRED_KEYS) <= set(names_in(file))

@@ -14,6 +14,7 @@ from rlreg.runtime.data.build import LARGEST_USABLE
 from rlreg.runtime.spaces import Space
 
 _BLOCK = 65_536
+_MOST_CATEGORIES = 2**20  # each has an input or output of the networks
 
 
 def guess_observation_space(values: object) -> Space:
@@ -28,7 +29,7 @@ def guess_observation_space(values: object) -> Space:
     if dtype == np.uint8 and len(shape) in {3, 4}:
         return spaces.Box(0, 255, shape[1:], np.uint8)
     if dtype.kind in "iu" and len(shape) == 1:
-        return spaces.Discrete(int(_extent(values)[1]) + 1)
+        return spaces.Discrete(_num_categories(_extent(values)[1], "observations"))
     return spaces.Box(-np.inf, np.inf, shape[1:], np.float32)
 
 
@@ -45,9 +46,18 @@ def guess_action_space(values: object) -> Space:
         return spaces.Box(-bound, bound, shape[1:] or (1,), np.float32)
     if bool(np.any(low < 0)):
         raise DatasetError("actions: negative integers; give action_space to say what they mean")
-    if high.size == 1:
-        return spaces.Discrete(int(high.max()) + 1)
-    return spaces.MultiDiscrete(high.astype(np.int64) + 1)
+    most = _num_categories(high, "actions")
+    return spaces.Discrete(most) if high.size == 1 else spaces.MultiDiscrete(high.astype(int) + 1)
+
+
+def _num_categories(high: NDArray[Any], name: str) -> int:
+    count = int(high.max(initial=0)) + 1
+    if count > _MOST_CATEGORIES:
+        raise DatasetError(
+            f"{name}: the integer {count - 1:,} would make {count:,} categories; if they are "
+            f"quantities, give {name[:-1]}_space to say so"
+        )
+    return count
 
 
 def _extent(values: Any) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -13,10 +13,11 @@ from pathlib import Path
 from rlreg.errors import DatasetError, MissingDatasetError, UnknownNameError, did_you_mean
 from rlreg.run_config import DatasetSettings
 from rlreg.runtime.data.build import LoadOptions
-from rlreg.runtime.data.d4rl import is_d4rl, load_d4rl, open_hdf5
+from rlreg.runtime.data.d4rl import is_d4rl, load_d4rl
 from rlreg.runtime.data.dataset import References, TransitionDataset
 from rlreg.runtime.data.generate import RECIPES
 from rlreg.runtime.data.generate import generate as generate_dataset
+from rlreg.runtime.data.hdf5 import open_hdf5
 from rlreg.runtime.data.minari import load_minari, minari_data_folder, minari_root
 from rlreg.runtime.spaces import Space
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ from numpy.typing import NDArray
 
 from rlreg.errors import DatasetError, MissingExtraError
 from rlreg.runtime.data.episodes import RawEpisode
+from rlreg.runtime.data.hdf5 import array, child, open_hdf5, read_array
 from rlreg.runtime.spaces import Space
 
 _FLAGS = ("terminations", "truncations")
-_MOST_EXPANSION = 1100  # of bytes in a file: deflate's limit is 1,032
 
 
 def read_hdf5_episodes(
@@ -42,30 +41,15 @@ def read_hdf5_episodes(
     Raises:
         DatasetError: The file is no HDF5, or an episode is missing or damaged.
     """
-    h5py = import_h5py()
-    try:
-        file = h5py.File(path, "r")
-    except OSError as cause:
-        raise DatasetError(f"{path}: not a readable HDF5 file: {cause}") from cause
-
-    with file:
+    with open_hdf5(path) as file:
         for index in range(num_episodes):
             try:
-                group = file[f"episode_{index}"]
+                group = child(file, f"episode_{index}")
                 yield _read_episode(group, index, observation_space, action_space, with_success)
             except (KeyError, OSError, ValueError) as cause:
                 raise DatasetError(
                     f"{name}: episode {index} is missing or damaged: {cause}"
                 ) from cause
-
-
-def import_h5py() -> Any:
-    """Imports h5py, or says how to get it."""
-    try:
-        import h5py
-    except ImportError as cause:
-        raise MissingExtraError("HDF5 data need h5py: pip install 'rlreg[train]'") from cause
-    return h5py
 
 
 def decode_images(frames: Sequence[bytes | None], shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -90,11 +74,11 @@ def after_steps(success: NDArray[Any], steps: int) -> NDArray[np.bool_]:
 def _read_episode(
     group: Any, index: int, observation_space: Space, action_space: Space, with_success: bool
 ) -> RawEpisode:
-    rewards = _read_array(group, "rewards")
+    rewards = read_array(group, "rewards")
     success = None
-    if with_success and "infos" in group and "success" in group["infos"]:
-        success = after_steps(group["infos"]["success"][()], len(rewards))
-    terminations, truncations = (_as_flags(_read_array(group, name)) for name in _FLAGS)
+    if with_success and "infos" in group and "success" in (infos := child(group, "infos")):
+        success = after_steps(read_array(infos, "success"), len(rewards))
+    terminations, truncations = (_as_flags(read_array(group, name)) for name in _FLAGS)
     return RawEpisode(
         index,
         _read_part(group, "observations", observation_space),
@@ -119,34 +103,16 @@ def _as_flags(values: NDArray[Any]) -> NDArray[np.bool_]:
 def _read_part(group: Any, name: str, space: Space) -> object:
     if isinstance(space, spaces.Dict):
         # In the order of the space: the file's own order is alphabetical.
-        parts = group[name]
+        parts = child(group, name)
         return {key: _read_part(parts, str(key), part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        members, parts = enumerate(space.spaces), group[name]
+        members, parts = enumerate(space.spaces), child(group, name)
         return tuple(_read_part(parts, f"_index_{index}", part) for index, part in members)
     shape = tuple(space.shape or ())
-    if _may_be_frames(space) and (node := group[name]).ndim != len(shape) + 1:
+    if _may_be_frames(space) and (node := array(group, name)).ndim != len(shape) + 1:
         return decode_images([bytes(np.asarray(frame)) for frame in node[()]], shape)
-    return _read_array(group, name)
+    return read_array(group, name)
 
 
 def _may_be_frames(space: Space) -> bool:
     return isinstance(space, spaces.Box) and len(space.shape) > 1
-
-
-def _read_array(group: Any, name: str) -> NDArray[Any]:
-    """Reads a whole array, past h5py's own objects: in short episodes these cost the most."""
-    from h5py import h5d, h5s
-
-    try:
-        node = h5d.open(group.id, name.encode())
-    except (KeyError, ValueError, TypeError) as cause:
-        raise KeyError(f"no array {name!r} in {group.name}") from cause
-    size = math.prod(node.shape) * node.dtype.itemsize
-    if size > _MOST_EXPANSION * group.file.id.get_filesize():
-        raise ValueError(f"{name} would be {size:,} bytes, more than this file can hold")
-    # Zeros: the library leaves alone what stands for chunks that were never written.
-    values = np.zeros(node.shape, node.dtype)
-    if values.size:
-        node.read(h5s.ALL, h5s.ALL, values)
-    return values
