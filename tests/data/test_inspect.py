@@ -6,6 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from rlreg.errors import MissingDatasetError
+from rlreg.runtime.data import load_dataset
 from rlreg.runtime.data.inspect import inspect
 
 
@@ -149,6 +150,17 @@ def test_an_unflagged_end_is_found(write_minari, recognisable, plain_spaces):
     episode["truncations"][:] = False
     finding = found(inspect(write_minari([episode], *plain_spaces)), "unflagged_end")
     assert finding.index == 2
+
+
+def test_a_termination_inside_an_episode_is_found(write_minari, recognisable, plain_spaces):
+    episode = recognisable(0, 5)
+    episode["terminations"][1:3] = True
+    path = write_minari([recognisable(0, 3), episode], *plain_spaces)
+    finding = found(inspect(path), "flag_inside")
+    assert (finding.episode, finding.index, finding.count) == (1, 1, 2)
+    assert load_dataset(path).laws.notes == (
+        "episodes that go on after a termination; no value is carried across it",
+    )
 
 
 def test_a_space_that_cannot_be_flattened_is_a_finding(write_minari):

@@ -109,6 +109,11 @@ def _virtual_of_another_file(file, folder):
     file["episode_2"].create_virtual_dataset("rewards", layout)
 
 
+def _sevens_for_flags(file, folder):
+    values = _replace(file["episode_2"], "terminations")
+    file["episode_2"]["terminations"] = np.full(values.shape, 7)
+
+
 def _a_link_to_nowhere(file, folder):
     _replace(file["episode_2"], "rewards")
     file["episode_2"]["rewards"] = h5py.SoftLink("/nowhere")
@@ -195,6 +200,7 @@ REFUSED = {
     _link_to_another_file: "episode 2 .*episode_2 is a link to another file, which is not read",
     _external_storage: "episode 2 .*rewards is kept in another file, which is not read",
     _virtual_of_another_file: "episode 2 .*rewards is kept in another file, which is not read",
+    _sevens_for_flags: "episode 2 .*terminations: expected 0 and 1, got .7.",
     _a_link_to_nowhere: "episode 2 .*no array 'rewards'",
     _a_link_to_itself: "episode 2 .*no array 'rewards'",
 }

@@ -22,7 +22,7 @@ from rlreg.runtime.data.build import DatasetBuilder, LoadOptions
 from rlreg.runtime.data.cache import SourceFile, build_dataset
 from rlreg.runtime.data.dataset import DatasetInfo, References, TransitionDataset
 from rlreg.runtime.data.given_arrays import column, flags
-from rlreg.runtime.data.hdf5 import array, names_in, open_hdf5
+from rlreg.runtime.data.hdf5 import OwnArrays, names_in, open_hdf5
 from rlreg.runtime.spaces import Space
 
 REQUIRED_KEYS = ("observations", "actions", "rewards", "terminals")
@@ -91,8 +91,9 @@ def read_flat(file: Any, path: Path) -> FlatSource:
         raise DatasetError(
             f"{path}: not a D4RL file, it lacks {', '.join(missing)}; it has {sorted(held)[:10]}"
         )
+    there, arrays = [key for key in (*REQUIRED_KEYS, *_OPTIONAL) if key in held], OwnArrays(file)
     try:
-        own = {name: array(file, name) for name in (*REQUIRED_KEYS, *_OPTIONAL) if name in held}
+        own = {key: arrays.array(file, key) for key in there}
     except ValueError as cause:
         raise DatasetError(f"{path}: {cause}") from cause
     timeouts = own.get("timeouts")

@@ -20,6 +20,7 @@ from rlreg.runtime.space_values import NUMBER_KINDS
 SHORT_NOTE = "episodes with T observations where T + 1 belong; their last step is left out"
 MASKED_NOTE = "terminated episodes without a final observation; zeros stand in for it, masked"
 NO_FLAG_NOTE = "episodes that end without a flag, taken as truncated"
+INSIDE_NOTE = "episodes that go on after a termination; no value is carried across it"
 CUT_NOTE = "episodes cut after their first success (cut_after_success=True)"
 EMPTY_NOTE = "episodes too short to give a transition"
 
@@ -94,6 +95,8 @@ def add_episode(builder: DatasetBuilder, raw: RawEpisode, *, mask_terminated: bo
         return False
     if stop == steps and not (raw.terminations[-1] or raw.truncations[-1]):
         builder.ledger.note(NO_FLAG_NOTE)
+    if raw.terminations[: stop - 1].any():
+        builder.ledger.note(INSIDE_NOTE)
     _add(builder, raw, observations[: stop + 1], actions[:stop])
     return True
 

@@ -48,6 +48,9 @@ KINDS: Mapping[str, Kind] = {
         "note", "none needed: every step is bootstrapped", "Gymnasium-Robotics #190"
     ),
     "unflagged_end": Kind("note", "none needed: taken as truncated", "d3rlpy #98"),
+    "flag_inside": Kind(
+        "note", "if they are ends, record an episode for each part; values stop at terminations"
+    ),
     "bang_bang_actions": Kind("note", "none needed: the space says they are continuous"),
     "no_timeouts": Kind("note", "add timeouts or next_observations to the file"),
 }

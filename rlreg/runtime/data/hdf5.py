@@ -46,81 +46,82 @@ def names_in(group: Any) -> list[str]:
     return [name.decode(errors="replace") for name in group.id]
 
 
-def child(group: Any, name: str) -> Any:
-    """Returns a group or an array of a group.
+class OwnArrays:
+    """Reads from one file what is in it.
 
-    Raises:
-        ValueError: If there is none of that name, or it leads nowhere or to another file.
+    Args:
+        file: The open file.
     """
-    node = _opened(group, name)
-    _require_same_file(node.id, name, group)
-    return node
 
+    def __init__(self, file: Any) -> None:
+        from h5py import h5o
 
-def _opened(group: Any, name: str) -> Any:
-    try:
-        return group[name]
-    except (KeyError, OSError, RuntimeError) as cause:  # a link to itself is a RuntimeError
-        raise ValueError(f"{name} is missing, or a link to nothing") from cause
+        # Asked once: in a file of short episodes such questions cost more than the numbers.
+        self._file_number = h5o.get_info(file.id).fileno
+        self._most_bytes = _MOST_EXPANSION * file.id.get_filesize()
 
+    def child(self, group: Any, name: str) -> Any:
+        """Returns a group or an array of a group.
 
-def array(group: Any, name: str) -> Any:
-    """Returns an array of a group, unread.
+        Raises:
+            ValueError: If there is none of that name, or it leads nowhere or to another file.
+        """
+        try:
+            node = group[name]
+        except (KeyError, OSError, RuntimeError) as cause:  # a link to itself is a RuntimeError
+            raise ValueError(f"{name} is missing, or a link to nothing") from cause
+        self._require_same_file(node.id, name)
+        return node
 
-    Raises:
-        ValueError: If there is none of that name in this file, or it is larger than the file can
-            hold.
-    """
-    node = _opened(group, name)
-    if not isinstance(node, import_h5py().Dataset):
-        raise ValueError(f"{name} is no array")
-    _require_own(node.id, name, group)
-    return node
+    def array(self, group: Any, name: str) -> Any:
+        """Returns an array of a group, unread.
 
+        Raises:
+            ValueError: If there is none of that name in this file, or it is larger than the file
+                can hold.
+        """
+        node = self.child(group, name)
+        if not isinstance(node, import_h5py().Dataset):
+            raise ValueError(f"{name} is no array")
+        self._require_content_here(node.id, name)
+        return node
 
-def read_array(group: Any, name: str) -> NDArray[Any]:
-    """Reads a whole array, past h5py's own objects: in short episodes these cost the most.
+    def read(self, group: Any, name: str) -> NDArray[Any]:
+        """Reads a whole array, past h5py's own objects: in short episodes these cost the most.
 
-    Raises:
-        KeyError: If there is none of that name.
-        ValueError: See :func:`array`.
-    """
-    from h5py import h5d, h5s
+        Raises:
+            ValueError: See :meth:`array`.
+        """
+        from h5py import h5d, h5s
 
-    try:
-        node = h5d.open(group.id, name.encode())
-    except (KeyError, ValueError, TypeError, RuntimeError) as cause:
-        raise KeyError(f"no array {name!r} in {group.name}") from cause
-    _require_own(node, name, group)
-    # Zeros: the library leaves alone what stands for chunks that were never written.
-    values = np.zeros(node.shape, node.dtype)
-    if values.size:
-        node.read(h5s.ALL, h5s.ALL, values)
-    return values
+        try:
+            node = h5d.open(group.id, name.encode())
+        except (KeyError, ValueError, TypeError, RuntimeError) as cause:
+            raise ValueError(f"no array {name!r} in {group.name}") from cause
+        self._require_same_file(node, name)
+        self._require_content_here(node, name)
+        # Zeros: the library leaves alone what stands for chunks that were never written.
+        values = np.zeros(node.shape, node.dtype)
+        if values.size:
+            node.read(h5s.ALL, h5s.ALL, values)
+        return values
 
+    def _require_same_file(self, node: Any, name: str) -> None:
+        from h5py import h5o
 
-def _require_own(node: Any, name: str, group: Any) -> None:
-    _require_same_file(node, name, group)
-    _require_content_here(node, name)
-    size = math.prod(node.shape) * node.dtype.itemsize
-    if size > _MOST_EXPANSION * group.file.id.get_filesize():
-        raise ValueError(f"{name} would be {size:,} bytes, more than this file can hold")
+        if h5o.get_info(node).fileno != self._file_number:
+            raise ValueError(f"{name} is a link to another file, which is not read")
 
+    def _require_content_here(self, node: Any, name: str) -> None:
+        from h5py import h5d
 
-def _require_same_file(node: Any, name: str, group: Any) -> None:
-    from h5py import h5o
-
-    if h5o.get_info(node).fileno != h5o.get_info(group.id).fileno:
-        raise ValueError(f"{name} is a link to another file, which is not read")
-
-
-def _require_content_here(node: Any, name: str) -> None:
-    from h5py import h5d
-
-    settings = node.get_create_plist()
-    is_elsewhere = settings.get_external_count() > 0
-    if settings.get_layout() == h5d.VIRTUAL:
-        sources = range(settings.get_virtual_count())
-        is_elsewhere = any(settings.get_virtual_filename(i) != "." for i in sources)
-    if is_elsewhere:
-        raise ValueError(f"{name} is kept in another file, which is not read")
+        settings = node.get_create_plist()
+        is_elsewhere = settings.get_external_count() > 0
+        if settings.get_layout() == h5d.VIRTUAL:
+            sources = range(settings.get_virtual_count())
+            is_elsewhere = any(settings.get_virtual_filename(i) != "." for i in sources)
+        if is_elsewhere:
+            raise ValueError(f"{name} is kept in another file, which is not read")
+        size = math.prod(node.shape) * node.dtype.itemsize
+        if size > self._most_bytes:
+            raise ValueError(f"{name} would be {size:,} bytes, more than this file can hold")

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from rlreg.errors import DatasetError, MissingExtraError
 from rlreg.runtime.data.episodes import RawEpisode
-from rlreg.runtime.data.hdf5 import array, child, open_hdf5, read_array
+from rlreg.runtime.data.given_arrays import flags
+from rlreg.runtime.data.hdf5 import OwnArrays, open_hdf5
 from rlreg.runtime.spaces import Space
 
 _FLAGS = ("terminations", "truncations")
@@ -42,11 +43,12 @@ def read_hdf5_episodes(
         DatasetError: The file is no HDF5, or an episode is missing or damaged.
     """
     with open_hdf5(path) as file:
+        arrays = OwnArrays(file)
+        reader = _EpisodeReader(arrays, observation_space, action_space, with_success)
         for index in range(num_episodes):
             try:
-                group = child(file, f"episode_{index}")
-                yield _read_episode(group, index, observation_space, action_space, with_success)
-            except (KeyError, OSError, ValueError) as cause:
+                yield reader.read(arrays.child(file, f"episode_{index}"), index)
+            except (DatasetError, KeyError, OSError, ValueError) as cause:
                 raise DatasetError(
                     f"{name}: episode {index} is missing or damaged: {cause}"
                 ) from cause
@@ -71,47 +73,55 @@ def after_steps(success: NDArray[Any], steps: int) -> NDArray[np.bool_]:
     return flat[len(flat) - steps :] if len(flat) >= steps else np.zeros(steps, np.bool_)
 
 
-def _read_episode(
-    group: Any, index: int, observation_space: Space, action_space: Space, with_success: bool
-) -> RawEpisode:
-    rewards = read_array(group, "rewards")
-    success = None
-    if with_success and "infos" in group and "success" in (infos := child(group, "infos")):
-        success = after_steps(read_array(infos, "success"), len(rewards))
-    terminations, truncations = (_as_flags(read_array(group, name)) for name in _FLAGS)
-    return RawEpisode(
-        index,
-        _read_part(group, "observations", observation_space),
-        _read_part(group, "actions", action_space),
-        rewards.reshape(-1),
-        terminations,
-        truncations,
-        success=success,
-        kind=_kind(group),
-    )
+class _EpisodeReader:
+    def __init__(
+        self, arrays: OwnArrays, observation_space: Space, action_space: Space, with_success: bool
+    ) -> None:
+        self._arrays, self._with_success = arrays, with_success
+        self._observation_space, self._action_space = observation_space, action_space
+
+    def read(self, group: Any, index: int) -> RawEpisode:
+        rewards = self._arrays.read(group, "rewards")
+        terminations, truncations = (self._flags(group, name) for name in _FLAGS)
+        return RawEpisode(
+            index,
+            self._part(group, "observations", self._observation_space),
+            self._part(group, "actions", self._action_space),
+            rewards.reshape(-1),
+            terminations,
+            truncations,
+            success=self._success(group, len(rewards)) if self._with_success else None,
+            kind=_kind(group),
+        )
+
+    def _success(self, group: Any, num_steps: int) -> NDArray[np.bool_] | None:
+        infos = self._arrays.child(group, "infos") if "infos" in group else ()
+        if "success" not in infos:
+            return None
+        return after_steps(self._arrays.read(infos, "success"), num_steps)
+
+    def _flags(self, group: Any, name: str) -> NDArray[np.bool_]:
+        values = self._arrays.read(group, name)
+        return values.reshape(-1) if values.dtype == np.bool_ else flags(values, name)
+
+    def _part(self, group: Any, name: str, space: Space) -> object:
+        arrays = self._arrays
+        if isinstance(space, spaces.Dict):
+            # In the order of the space: the file's own order is alphabetical.
+            parts = arrays.child(group, name)
+            return {key: self._part(parts, str(key), part) for key, part in space.spaces.items()}
+        if isinstance(space, spaces.Tuple):
+            members, parts = enumerate(space.spaces), arrays.child(group, name)
+            return tuple(self._part(parts, f"_index_{index}", part) for index, part in members)
+        shape = tuple(space.shape or ())
+        if _may_be_frames(space) and (node := arrays.array(group, name)).ndim != len(shape) + 1:
+            return decode_images([bytes(np.asarray(frame)) for frame in node[()]], shape)
+        return arrays.read(group, name)
 
 
 def _kind(group: Any) -> str:
     kind = group.attrs.get("kind", "")
     return kind if isinstance(kind, str) else ""
-
-
-def _as_flags(values: NDArray[Any]) -> NDArray[np.bool_]:
-    return values.astype(np.bool_).reshape(-1)
-
-
-def _read_part(group: Any, name: str, space: Space) -> object:
-    if isinstance(space, spaces.Dict):
-        # In the order of the space: the file's own order is alphabetical.
-        parts = child(group, name)
-        return {key: _read_part(parts, str(key), part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        members, parts = enumerate(space.spaces), child(group, name)
-        return tuple(_read_part(parts, f"_index_{index}", part) for index, part in members)
-    shape = tuple(space.shape or ())
-    if _may_be_frames(space) and (node := array(group, name)).ndim != len(shape) + 1:
-        return decode_images([bytes(np.asarray(frame)) for frame in node[()]], shape)
-    return read_array(group, name)
 
 
 def _may_be_frames(space: Space) -> bool:

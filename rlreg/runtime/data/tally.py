@@ -101,7 +101,12 @@ class Tally:
         if len(sizes) > 1:
             text = f"rewards, terminations and truncations differ in length: {sorted(sizes)}"
             self.find("lengths", text, episode=number, group="flags")
-        elif len(known) and not (terminations[-1] or truncations[-1]):
+            return
+        ends = np.flatnonzero(terminations[:-1] | truncations[:-1])
+        if len(ends):
+            text = "steps inside episodes are flagged as their end"
+            self.find("flag_inside", text, episode=number, index=int(ends[0]), count=len(ends))
+        if len(known) and not (terminations[-1] or truncations[-1]):
             text = "episodes end neither terminated nor truncated"
             self.find("unflagged_end", text, episode=number, index=len(known) - 1)
 
