@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import random
 import zipfile
@@ -14,7 +13,7 @@ import pytest
 from pydantic import Field
 
 import rlreg
-from rlreg import files, registry
+from rlreg import archive, files, registry
 from rlreg.documents import parse_document
 from rlreg.errors import CheckpointError, ConfigError, FileFormatError, UnknownNameError
 from rlreg.registry import PresetRecord
@@ -259,15 +258,44 @@ def test_a_run_folder_means_its_run_file(tmp_path):
     assert not files.is_file_reference("rlreg-iql/iql")
 
 
+def write_checkpoint(path, config):
+    """With a config and nothing else in it."""
+    members = dict.fromkeys(archive.MEMBERS, b"{}")
+    archive.write_archive(path, {**members, "config.json": archive.to_json(config)})
+
+
+def test_the_config_of_a_checkpoint_is_used_only_if_its_hash_is_right(tmp_path):
+    write_checkpoint(tmp_path / "m.rlreg", {"type": "probe", "gamma": 0.25})
+    content = (tmp_path / "m.rlreg").read_bytes()
+    assert content.count(b"0.25") == 1
+    (tmp_path / "m.rlreg").write_bytes(content.replace(b"0.25", b"0.75"))
+    with pytest.raises(CheckpointError, match=r"m.rlreg: corrupt or truncated"):
+        files.load_config("m.rlreg")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compressed_checkpoint_is_refused_whole_or_broken(method, tmp_path):
+    write_checkpoint(tmp_path / "m.rlreg", {"type": "probe"})
+    with zipfile.ZipFile("m.rlreg") as stored, zipfile.ZipFile("c.rlreg", "w") as other:
+        for name in stored.namelist():
+            other.writestr(name, stored.read(name), method)
+    with pytest.raises(CheckpointError, match="is compressed, which rlreg never does"):
+        files.load_config("c.rlreg")
+    content = bytearray((tmp_path / "c.rlreg").read_bytes())
+    content[60:120] = bytes(60)
+    (tmp_path / "c.rlreg").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"c.rlreg: "):
+        files.load_config("c.rlreg")
+
+
 def test_the_config_of_a_checkpoint_is_read_without_its_weights(tmp_path):
-    with zipfile.ZipFile("m.rlreg", "w") as archive:
-        archive.writestr("config.json", json.dumps({"type": "probe", "gamma": 0.25}))
+    write_checkpoint(tmp_path / "m.rlreg", {"type": "probe", "gamma": 0.25})
     assert files.load_config("m.rlreg") == Probe(gamma=0.25)
     (tmp_path / "bad.rlreg").write_bytes(b"PK\x03\x04 no zip")
     with pytest.raises(CheckpointError, match=r"bad.rlreg: corrupt or truncated"):
         files.load_config("bad.rlreg")
-    with zipfile.ZipFile("none.rlreg", "w") as archive:
-        archive.writestr("other", "")
+    with zipfile.ZipFile("none.rlreg", "w") as other:
+        other.writestr("other", "")
     with pytest.raises(CheckpointError, match=r"none.rlreg: no rlreg checkpoint"):
         files.load_config("none.rlreg")
 

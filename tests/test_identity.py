@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import zipfile
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
 from pydantic import Field
 
 import rlreg
+from rlreg import archive
 from rlreg.cli.main import run as run_command
 from rlreg.files import load_config
 from rlreg.identity import config_hash, differences, is_missing
@@ -125,8 +126,9 @@ def test_zero_has_no_sign():
 
 def test_a_checkpoint_has_the_hash_of_the_learnable(capsys):
     config = load_config("a.yaml").learnable
-    with zipfile.ZipFile("model.rlreg", "w") as archive:
-        archive.writestr("config.json", json.dumps(config.model_dump(mode="json")))
+    members = dict.fromkeys(archive.MEMBERS, b"{}")
+    members["config.json"] = archive.to_json(config.model_dump(mode="json"))
+    archive.write_archive(Path("model.rlreg"), members)
     assert run_command(["hash", "a.yaml", "model.rlreg", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["hashes"]
     assert [(row["file"], row["kind"]) for row in rows] == [

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.light
 CORE = Path(__file__).parent.parent / "rlreg"
 LAYERS = [
     {"errors", "atomic_file", "parent_process", "starting"},
-    {"strictness", "device", "blocking", "migrations", "search"},
+    {"archive", "strictness", "device", "blocking", "migrations", "search"},
     {"yaml_reader", "distributions", "hooks"},
     {"entry_points", "names"},
     {"faults"},

@@ -1,6 +1,6 @@
 """Checkpoints: ``.rlreg`` files that restore a learnable and cannot run code.
 
-The container is in `rlreg.runtime.archive`, the state in `rlreg.runtime.state`; here they meet the
+The container is in `rlreg.archive`, the state in `rlreg.runtime.state`; here they meet the
 config, the spaces and the lock. Nothing in a file depends on time, host or path, and nothing is
 ever unpickled.
 """
@@ -20,7 +20,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from rlreg import registry
+from rlreg import archive, registry
 from rlreg.atomic_file import replacing
 from rlreg.config import LearnableConfig
 from rlreg.creation import create
@@ -33,7 +33,6 @@ from rlreg.errors import (
 )
 from rlreg.migrations import migrate
 from rlreg.open_union import validate
-from rlreg.runtime import archive
 from rlreg.runtime.arguments import file_path
 from rlreg.runtime.learnable import Learnable
 from rlreg.runtime.lock import (

@@ -19,9 +19,8 @@ import safetensors.torch
 import torch
 
 import rlreg
-from rlreg import registry
+from rlreg import archive, registry
 from rlreg.errors import CheckpointError, ConfigError, VersionWarning
-from rlreg.runtime import archive
 from rlreg.runtime.checkpoint import encode, load_weights, read_checkpoint, read_header, save
 from rlreg.runtime.state import flatten_state, learnable_state
 
