@@ -80,3 +80,10 @@ def test_a_reader_that_left_is_told_by_the_exit_code_alone(arguments):
     done = rlreg(*arguments, stdout=writing)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_message_does_not_steer_the_terminal(tmp_path):
+    done = rlreg("validate", f"{tmp_path}/a\x1b[31mb\rc.yaml")
+    assert done.returncode == 2
+    assert "a\\x1b[31mb\\rc.yaml" in done.stderr
+    assert "\x1b" not in done.stderr

@@ -226,7 +226,7 @@ def _report_error(error: Exception, *, wants_json: bool, is_long: bool = False) 
         error = _fault_of_plugin(error) or error
     if isinstance(error, RlregError):
         problems = error.problems if isinstance(error, ConfigError) else ()
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {_printable(str(error))}", err=True)
         if wants_json:
             _echo_error(type(error).__name__, str(error), problems)
         return error.exit_code
@@ -234,13 +234,20 @@ def _report_error(error: Exception, *, wants_json: bool, is_long: bool = False) 
     if not is_long:
         _echo_traceback(error)
     click.echo(
-        f"error: {message}\nThis is a bug in rlreg {__version__} or in a plugin it called; please "
-        "report it with the lines above.",
+        f"error: {_printable(message)}\nThis is a bug in rlreg {__version__} or in a plugin it "
+        "called; please report it with the lines above.",
         err=True,
     )
     if wants_json:
         _echo_error("Bug", message, ())
     return EXIT_BUG
+
+
+def _printable(text: str) -> str:
+    """Spells out what would steer a terminal: a message quotes files that anybody may have made."""
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 # What a path, a disk or a limit of the system is to blame for, and no code.

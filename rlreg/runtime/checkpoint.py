@@ -45,6 +45,7 @@ from rlreg.runtime.lock import (
     new_settings,
     qualify,
     require_installed,
+    unlocked,
 )
 from rlreg.runtime.spaces import Space, space_from_json, space_to_json
 from rlreg.runtime.state import (
@@ -265,6 +266,8 @@ def config_of(header: Header, path: Path, *, strict_lock: bool = False) -> Learn
         *(f"migrated {step}" for step in report),
         *new_settings(data, config),
     ]
+    # A field that was renamed, or is new, is not in the lock either: that is said above.
+    changes = changes or unlocked(header.lock, lock_of(config))
     if changes and strict_lock:
         raise CheckpointError(
             f"{path}: {'; '.join(changes)}; install what it was made with, or go without a strict "

@@ -6,6 +6,7 @@ The lock makes "it does not load" say what is missing, "it gives other numbers" 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -18,6 +19,10 @@ from rlreg.open_union import OpenUnion
 from rlreg.schema import json_schema, schema_hash
 
 Path = tuple[str | int, ...]
+
+# They end up in a command that is shown to be copied, and a lock may come from anybody.
+_ID = re.compile(r"""[^\s\x00-\x1f\x7f-\x9f'"`$;&|<>\\]+\Z""")
+_VERSION = re.compile(r"[A-Za-z0-9.!+_-]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,10 @@ def _entry_from_json(item: Any) -> LockEntry:
     names = ("kind", "id", "version", "schema")
     if not isinstance(item, dict) or not all(isinstance(item.get(name), str) for name in names):
         raise CheckpointError(f"the lock has an entry without {', '.join(names)}")
+    if not (_ID.match(item["id"]) and _VERSION.match(item["version"])):
+        raise CheckpointError(
+            f"the lock names {item['id']!r} of version {item['version']!r}, which nothing is called"
+        )
     path = item.get("path")
     if not isinstance(path, list) or not all(isinstance(part, str | int) for part in path):
         raise CheckpointError("the lock has an entry without a path")
@@ -232,3 +241,16 @@ def differences(then: Iterable[LockEntry], now: Iterable[LockEntry]) -> list[str
             where = format_path(old.path) or old.kind
             found[f"the settings of {new.id} ({where}) have changed since"] = None
     return list(found)
+
+
+def unlocked(then: Iterable[LockEntry], now: Iterable[LockEntry]) -> list[str]:
+    """Says in one sentence what a config uses and its lock does not name, if anything."""
+    named = {entry.path for entry in then}
+    found = [
+        f"{entry.id} ({format_path(entry.path) or entry.kind})"
+        for entry in now
+        if entry.path not in named
+    ]
+    return (
+        [f"its lock does not name {', '.join(found)}, so what made it is unknown"] if found else []
+    )

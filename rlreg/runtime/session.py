@@ -21,7 +21,7 @@ from rlreg.runtime.evaluation import Evaluation, evaluate_behaviour, references_
 from rlreg.runtime.evaluators import make_evaluators
 from rlreg.runtime.judging import Judge
 from rlreg.runtime.learnable import Learnable
-from rlreg.runtime.lock import differences, lock_from_json, lock_of
+from rlreg.runtime.lock import differences, lock_from_json, lock_of, unlocked
 from rlreg.runtime.logging import LoggerGroup, RunInfo, drop_rows_after
 from rlreg.runtime.loop import Epoch, RunLoop, RunState, offline_epochs, online_epochs
 from rlreg.runtime.offline import OfflineLearnable
@@ -176,7 +176,8 @@ class Session:
 
     def _changes(self) -> list[str]:
         lock = self.folder.read_lock()
-        return differences(lock_from_json(lock), lock_of(self.run)) if lock else []
+        then, now = lock_from_json(lock) if lock else [], lock_of(self.run)
+        return differences(then, now) or unlocked(then, now)
 
     # --- getting ready --------------------------------------------------------------------------
 

@@ -468,6 +468,35 @@ def test_another_version_is_a_warning_and_strictly_an_error(saved):
         rlreg.load(path, device="cpu", strict_lock=True)
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_what_a_lock_does_not_name_is_a_warning_and_strictly_an_error(kept, saved):
+    def shorten(lock):
+        lock["ids"] = lock["ids"][:kept]
+
+    path = rebuild(saved[1], changed_json("lock.json", shorten))
+    with pytest.warns(VersionWarning, match=r"its lock does not name .*rlreg/"):
+        rlreg.load(path, device="cpu")
+    with pytest.raises(CheckpointError, match=r"its lock does not name .*rlreg/.*strict lock"):
+        rlreg.load(path, device="cpu", strict_lock=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": "evil'; rm -rf ~; '/tiny_bc"},
+        {"id": "evil\n/tiny_bc"},
+        {"id": "evil\x1b[31m/tiny_bc"},
+        {"version": "1' x"},
+        {"version": "1\n"},
+    ],
+)
+def test_a_lock_puts_nothing_into_the_command_that_is_shown(changes, saved):
+    path = with_lock(saved[1], **changes)
+    with pytest.raises(CheckpointError, match="which nothing is called") as caught:
+        rlreg.load(path, device="cpu")
+    assert "pip install" not in str(caught.value)
+
+
 def test_run_state_comes_back(make_tiny, tmp_path):
     state = {"step": 3, "evaluations": [{"mean_return": 0.1}]}
     save(make_tiny(0), tmp_path / "x.rlreg", run_state=state)

@@ -160,6 +160,14 @@ def test_the_same_version_says_nothing(oldie):
     assert "warning" not in done.stderr
 
 
+def test_an_emptied_lock_is_a_warning_and_refused_on_demand(oldie, tmp_path):
+    _, run = oldie
+    (tmp_path / "run" / "rlreg.lock").write_text("{}")
+    expected = "its lock does not name rlreg-oldie/oldie (learnable), rlreg/vector (learnable.enc"
+    assert expected in run("resume", "run", "--strict-lock", code=2).stderr
+    assert expected in run("resume", "run").stderr
+
+
 def test_another_version_is_a_warning_with_the_difference_and_refused_on_demand(oldie):
     install, run = oldie
     install("1.1", NEW_FIELD)
