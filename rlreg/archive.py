@@ -30,6 +30,7 @@ HEADER_MEMBERS = ("config.json", "spaces.json", "lock.json")
 MEMBERS = (*HEADER_MEMBERS, WEIGHTS, "trainer.json", "trainer.safetensors")
 
 _MAX_JSON = 64 * 2**20
+_MAX_DEPTH = 100
 _ALL = frozenset({INDEX, *MEMBERS})
 # Every zip writer can write this date, and it means nothing.
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -228,9 +229,26 @@ def parse_json(path: Path, name: str, content: bytes) -> dict[str, Any]:
         value = json.loads(content, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"{name} is no JSON: {error}") from error
+    if _is_deep(value):
+        raise _damaged(path, f"{name} is nested more than {_MAX_DEPTH} deep")
     if not isinstance(value, dict):
         raise _damaged(path, f"{name} is no mapping")
     return value
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether what reads it part by part would run out of stack; it must not do so itself."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            part
+            for node in level
+            if isinstance(node, dict | list)
+            for part in (node.values() if isinstance(node, dict) else node)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _refuse_constant(text: str) -> None:

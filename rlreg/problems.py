@@ -93,12 +93,19 @@ def _path(loc: Iterable[str | int]) -> tuple[str | int, ...]:
     return tuple(part for part in loc if not (isinstance(part, str) and part.startswith("<")))
 
 
+def shown(value: Any) -> str:
+    """Shows a value in a message: short, and a part of a config as a file has it."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return _REPR.repr(value)
+
+
 def _problem(
     item: Mapping[str, Any], path: tuple[str | int, ...], cls: type[Any], data: Any
 ) -> Problem:
     kind = str(item["type"])
     on_key = kind == "extra_forbidden"
-    given = "" if kind in ("missing", "missing_tag") or on_key else _REPR.repr(item.get("input"))
+    given = "" if kind in ("missing", "missing_tag") or on_key else shown(item.get("input"))
     context = item.get("ctx") or {}
     hint = str(context.get("hint", ""))
     if on_key:

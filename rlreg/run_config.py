@@ -7,9 +7,10 @@ by default and settled by `rlreg.runtime.train`.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag
+from pydantic import AfterValidator, Discriminator, Field, GetCoreSchemaHandler, Tag
 from pydantic_core import CoreSchema, core_schema
 
 from rlreg.config import LearnableConfig, LoggerFactory, RolloutEngineFactory
@@ -22,6 +23,22 @@ DeviceName = Annotated[str, Field(pattern=DEVICE_PATTERN)]
 DeviceIndex = Annotated[int, Field(ge=0, le=1023)]
 LARGEST_SEED = 2**32 - 1
 """What numpy and gymnasium take."""
+
+
+def _require_finite(value: Any, path: str = "") -> Any:
+    """Refuses NaN and infinity anywhere inside: no JSON, and so no hash and no schema, has them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{path.lstrip('.')} = {value}: expected a finite number")
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _require_finite(part, f"{path}.{key}")
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            _require_finite(part, f"{path}[{index}]")
+    return value
+
+
+Arguments = Annotated[dict[str, Any], AfterValidator(_require_finite)]
 
 
 def _form(value: Any) -> str:
@@ -43,7 +60,7 @@ class WrapperSettings(StrictModel):
     """A wrapper around an environment."""
 
     id: str = Field(min_length=1, max_length=500, description="`module:Class` of the wrapper.")
-    kwargs: dict[str, Any] = Field(default={}, description="Keyword arguments of the wrapper.")
+    kwargs: Arguments = Field(default={}, description="Keyword arguments of the wrapper.")
 
 
 class EnvironmentSettings(StrictModel):
@@ -52,7 +69,7 @@ class EnvironmentSettings(StrictModel):
     id: str = Field(
         min_length=1, max_length=500, description="Id for `gymnasium.make`, or `module:id`."
     )
-    kwargs: dict[str, Any] = Field(default={}, description="Keyword arguments of `gymnasium.make`.")
+    kwargs: Arguments = Field(default={}, description="Keyword arguments of `gymnasium.make`.")
     wrappers: tuple[WrapperSettings, ...] = Field(
         default=(), max_length=64, description="Wrappers, applied in this order."
     )

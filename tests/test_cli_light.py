@@ -685,6 +685,8 @@ def test_validate_reports_what_belongs_to_the_other_regime(call):
             "train:\n  n_epochs: 3\nlearnable: {type: offline-probe}\nenv: CartPole-v1\n"
         )
         code, out, err = call("validate", "a.yaml")
+        given = "env={id: x, kwargs: {a: [1, 2, 3, 4, 5, 6]}, register: 'a:b'}"
+        _, _, other = call("validate", "a.yaml", "--set", "train.n_epochs=null", "--set", given)
     finally:
         registry.forget_local(["offline-probe"])
     assert (code, out) == (2, "")
@@ -695,6 +697,11 @@ def test_validate_reports_what_belongs_to_the_other_regime(call):
         "  a.yaml:4:6: env = 'CartPole-v1': 'offline-probe' learns from a data set; the "
         "environment to evaluate in is evaluation.env",
     ]
+    # As a file has it, and short.
+    shown = (
+        "env = {'id': 'x', 'kwargs': {'a': [1, 2, 3, 4, ...]}, 'register': 'a:b'}: 'offline-probe'"
+    )
+    assert shown in other
 
 
 def test_validate_lets_an_online_run_wait_for_its_environment(call):

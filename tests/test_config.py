@@ -263,6 +263,17 @@ class TestRunConfig:
         assert run.env.register_with == "minatar:register"
         assert validate(rlreg.RunConfig, run.model_dump(mode="json")) == run
 
+    @pytest.mark.parametrize("value", [math.nan, [1, math.inf], {"b": (-math.inf,)}])
+    @pytest.mark.parametrize("where", ["env", "wrapper"])
+    def test_arguments_of_an_environment_are_finite(self, value, where, sample):
+        """Anything else has no JSON, and so no hash."""
+        env = {"id": "X-v0", "kwargs": {"a": value}}
+        if where == "wrapper":
+            env = {"id": "X-v0", "wrappers": [{"id": "a:b", "kwargs": {"a": value}}]}
+        expected = r"kwargs = .*: a.* = -?(nan|inf): expected a finite number"
+        with pytest.raises(rlreg.ConfigError, match=expected):
+            validate(rlreg.RunConfig, {"learnable": {"type": "sample"}, "env": env})
+
     def test_errors_have_no_union_tags_in_their_paths(self, sample):
         with pytest.raises(rlreg.ConfigError) as caught:
             validate(

@@ -257,10 +257,16 @@ _REFUSALS = frozenset(
 )  # fmt: skip
 
 
+_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+
+
 def _refusal_of_system(error: Exception) -> Exception | None:
     """Says which path the system refuses, and why; ``None`` if it is something else."""
-    from rlreg.errors import FileFormatError
+    from rlreg.errors import FileFormatError, RlregError
 
+    is_torch = type(error).__name__ == "OutOfMemoryError" or _OUT_OF_MEMORY in str(error)
+    if isinstance(error, MemoryError) or is_torch:
+        return RlregError("there is not enough memory; smaller networks, batches or data need less")
     if not isinstance(error, OSError) or error.errno not in _REFUSALS:
         return None
     name = "" if error.filename is None else os.fsdecode(error.filename)

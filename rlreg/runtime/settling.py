@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlreg.errors import ConfigError, Problem
+from rlreg.problems import shown
 from rlreg.run_config import RunConfig
 from rlreg.run_defaults import fill_in
 
@@ -30,7 +31,7 @@ def _misplaced_offline(run: RunConfig) -> Iterator[Problem]:
     name = run.learnable.get_type()
     if run.env is not None:
         hint = "the environment to evaluate in is evaluation.env"
-        yield Problem(("env",), f"{name!r} learns from a data set", repr(run.env), hint)
+        yield Problem(("env",), f"{name!r} learns from a data set", shown(run.env), hint)
     if run.engine is not None:
         yield Problem(("engine",), f"{name!r} learns from a data set and collects nothing")
     for key in ("n_epochs", "epoch_length"):
@@ -47,7 +48,7 @@ def _misplaced_online(run: RunConfig) -> Iterator[Problem]:
                 hint = f"{name!r} learns from an environment"
                 yield Problem(("evaluation", key), "needs a data set", chosen, hint)
     if run.dataset is not None:
-        yield Problem(("dataset",), f"{name!r} learns from an environment", str(run.dataset))
+        yield Problem(("dataset",), f"{name!r} learns from an environment", shown(run.dataset))
     if run.env is None:
         hint = "for example --env CartPole-v1"
         yield Problem(("env",), f"{name!r} needs an environment to train in", hint=hint)

@@ -18,6 +18,10 @@ from rlreg.errors import EnvironmentSpecError
 Space: TypeAlias = spaces.Space[Any]
 JsonDict: TypeAlias = dict[str, object]
 
+# What a file of some bytes may ask for: a Box keeps two bounds for each number, a category or a bit
+# is an input of the networks. Four stacked frames of 4K in colour are 100 million numbers.
+_MOST_NUMBERS, _MOST_CATEGORIES = 2**27, 2**24
+
 
 def space_to_json(space: Space) -> JsonDict:
     """Describes a space as values that strict JSON can hold.
@@ -115,8 +119,15 @@ def _parse_numbers(value: object) -> object:
     return float(value) if isinstance(value, str) else value
 
 
+def _require_size(count: int, most: int, what: str) -> int:
+    if count > most:
+        raise EnvironmentSpecError(f"{count:,} {what}, more than {most:,}")
+    return count
+
+
 def _box_from_json(data: Mapping[str, Any]) -> Space:
     shape, dtype = tuple(int(side) for side in data["shape"]), str(data["dtype"])
+    _require_size(math.prod(shape), _MOST_NUMBERS, "numbers in a Box")
     low = _bounds_from_json(data["low"], dtype, shape)
     high = _bounds_from_json(data["high"], dtype, shape)
     return spaces.Box(low=low, high=high, shape=shape, dtype=np.dtype(dtype).type)
@@ -124,15 +135,23 @@ def _box_from_json(data: Mapping[str, Any]) -> Space:
 
 def _discrete_from_json(data: Mapping[str, Any]) -> Space:
     dtype = np.dtype(str(data.get("dtype", "int64"))).type
-    return spaces.Discrete(int(data["n"]), start=int(data.get("start", 0)), dtype=dtype)
+    count = _require_size(int(data["n"]), _MOST_CATEGORIES, "categories of a Discrete")
+    return spaces.Discrete(count, start=int(data.get("start", 0)), dtype=dtype)
 
 
 def _multi_discrete_from_json(data: Mapping[str, Any]) -> Space:
     dtype = np.dtype(str(data.get("dtype", "int64"))).type
     nvec = np.asarray(data["nvec"], dtype=dtype)
+    _require_size(int(nvec.sum(dtype=float)), _MOST_CATEGORIES, "categories of a MultiDiscrete")
     start = data.get("start")
     offsets = None if start is None else np.asarray(start, dtype=dtype)
     return spaces.MultiDiscrete(nvec, dtype=dtype, start=offsets)
+
+
+def _multi_binary_from_json(data: Mapping[str, Any]) -> Space:
+    sides = data["n"] if isinstance(data["n"], list) else [data["n"]]
+    _require_size(math.prod(int(n) for n in sides), _MOST_CATEGORIES, "bits of a MultiBinary")
+    return spaces.MultiBinary(data["n"])
 
 
 def _dict_from_json(data: Mapping[str, Any]) -> Space:
@@ -150,7 +169,7 @@ _FROM_JSON: dict[str, Callable[[Mapping[str, Any]], Space]] = {
     "Box": _box_from_json,
     "Discrete": _discrete_from_json,
     "MultiDiscrete": _multi_discrete_from_json,
-    "MultiBinary": lambda data: spaces.MultiBinary(data["n"]),
+    "MultiBinary": _multi_binary_from_json,
     "Dict": _dict_from_json,
     "Tuple": lambda data: spaces.Tuple([space_from_json(part) for part in data["subspaces"]]),
     # Read so that the plan can name it; nothing of rlreg flattens text.

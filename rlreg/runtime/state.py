@@ -220,17 +220,50 @@ def _check_optimizer(name: str, given: Any, optimizer: torch.optim.Optimizer) ->
     if not isinstance(groups, list) or not isinstance(slots, Mapping):
         raise CheckpointError(f"optimizer {name!r} of the state has no groups of parameters")
     wanted = [len(group["params"]) for group in optimizer.param_groups]
-    if [len(group.get("params", ())) for group in groups] != wanted:
+    named = [group.get("params") if isinstance(group, Mapping) else None for group in groups]
+    numbered = [own if isinstance(own, list) else [] for own in named]
+    if [len(own) for own in numbered] != wanted:
         raise CheckpointError(f"optimizer {name!r} of the state is for other parameters")
+    for group, own in zip(groups, optimizer.param_groups, strict=True):
+        _check_settings(name, group, own)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    numbers = [number for group in groups for number in group["params"]]
+    numbers = [number for own in numbered for number in own]
+    strangers = [number for number in slots if number not in numbers]
+    if strangers or not all(isinstance(number, int) for number in numbers):
+        raise CheckpointError(
+            f"optimizer {name!r} of the state has moments of the parameter {strangers or numbers}, "
+            "which it does not have"
+        )
     for number, parameter in zip(numbers, parameters, strict=True):
-        for key, value in slots.get(number, {}).items():
+        own = slots.get(number, {})
+        if not isinstance(own, Mapping):
+            raise CheckpointError(f"optimizers.{name}[{number}]: expected moments, got {own!r}")
+        for key, value in own.items():
             # Moments look like their parameter; step counts are scalars.
             if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
                 path = f"optimizers.{name}[{number}].{key}"
                 expected, got = list(parameter.shape), list(value.shape)
                 raise CheckpointError(f"{path}: expected shape {expected}, got {got}")
+
+
+def _check_settings(name: str, given: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raises where a number of the optimizer's settings is none: that would fail at an update."""
+    for key, value in own.items():
+        parts = value if isinstance(value, tuple | list) else [value]
+        if key == "params" or not all(_is_number(part) for part in parts):
+            continue
+        other = given.get(key, value)
+        others = other if isinstance(other, tuple | list) else [other]
+        if len(others) != len(parts) or not all(_is_number(part) for part in others):
+            raise CheckpointError(
+                f"optimizers.{name}.{key} = {other!r}: expected one like {value!r}"
+            )
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1  # rates of a CUDA graph
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 # --- as JSON and tensors ------------------------------------------------------------------------

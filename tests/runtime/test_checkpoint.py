@@ -497,6 +497,42 @@ def test_a_lock_puts_nothing_into_the_command_that_is_shown(changes, saved):
     assert "pip install" not in str(caught.value)
 
 
+@pytest.mark.parametrize("member", ["config.json", "spaces.json", "lock.json", "trainer.json"])
+def test_json_that_is_nested_too_deep_is_refused(member, saved):
+    deep = '{"x":[' * 200 + "]}" * 200
+
+    def nest(members):
+        content = members[member].rstrip().removesuffix(b"}")
+        return {**members, member: content + f',"y":{deep}}}'.encode()}
+
+    path = rebuild(saved[1], nest)
+    with pytest.raises(CheckpointError, match=f"{member} is nested more than 100 deep"):
+        rlreg.load(path, device="cpu")
+
+
+BOX = {"type": "Box", "dtype": "float32", "low": 0.0, "high": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        ({**BOX, "shape": [700_000_000]}, "700,000,000 numbers in a Box"),
+        ({**BOX, "shape": [10**6, 10**6]}, "1,000,000,000,000 numbers in a Box"),
+        ({"type": "MultiBinary", "n": 10**11}, "100,000,000,000 bits of a MultiBinary"),
+        ({"type": "Discrete", "n": 10**12}, "1,000,000,000,000 categories of a Discrete"),
+        ({"type": "MultiDiscrete", "nvec": [2**62, 2**62]}, "categories of a MultiDiscrete"),
+        ({"type": "Dict", "subspaces": {"a": {**BOX, "shape": [10**10]}}}, "numbers in a Box"),
+    ],
+)
+def test_a_space_that_would_fill_the_memory_is_refused(space, said, saved):
+    def enlarge(spaces):
+        spaces["observation_space"] = space
+
+    path = rebuild(saved[1], changed_json("spaces.json", enlarge))
+    with pytest.raises(CheckpointError, match=f"its spaces cannot be read: .*{said}, more than"):
+        rlreg.load(path, device="cpu")
+
+
 def test_run_state_comes_back(make_tiny, tmp_path):
     state = {"step": 3, "evaluations": [{"mean_return": 0.1}]}
     save(make_tiny(0), tmp_path / "x.rlreg", run_state=state)

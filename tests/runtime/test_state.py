@@ -101,6 +101,35 @@ def _wrong_moment(state):
     state["optimizers"]["optimizer"]["state"][0]["exp_avg"] = torch.zeros(3)
 
 
+def _no_group(state):
+    state["optimizers"]["optimizer"]["param_groups"] = [-1]
+
+
+def _no_parameters(state):
+    state["optimizers"]["optimizer"]["param_groups"][0]["params"] = -1
+
+
+def _odd_parameters(state):
+    state["optimizers"]["optimizer"]["param_groups"][0]["params"][1] = [1, 2]
+
+
+def _no_moments(state):
+    state["optimizers"]["optimizer"]["state"][0] = 3
+
+
+def _moments_of_a_stranger(state):
+    slots = state["optimizers"]["optimizer"]["state"]
+    slots[77] = slots.pop(0)
+
+
+def _no_rate(state):
+    state["optimizers"]["optimizer"]["param_groups"][0]["lr"] = ""
+
+
+def _no_betas(state):
+    state["optimizers"]["optimizer"]["param_groups"][0]["betas"] = (0.9, None)
+
+
 def _wrong_counter(state):
     state["counters"]["grad_step"] = -1
 
@@ -125,6 +154,13 @@ def _wrong_rng(state):
         (_other_network, "no network 'policy'"),
         (_wrong_dtype, "expected torch.float32"),
         (_wrong_moment, r"optimizers.optimizer\[0\].exp_avg"),
+        (_no_group, "optimizer 'optimizer' of the state is for other parameters"),
+        (_no_parameters, "optimizer 'optimizer' of the state is for other parameters"),
+        (_odd_parameters, r"has moments of the parameter"),
+        (_no_moments, r"optimizers.optimizer\[0\]: expected moments, got 3"),
+        (_moments_of_a_stranger, r"has moments of the parameter \[77\], which it does not have"),
+        (_no_rate, r"optimizers.optimizer.lr = '': expected one like 0.00"),
+        (_no_betas, r"optimizers.optimizer.betas = \(0.9, None\): expected one like \(0.9"),
         (_wrong_counter, "grad_step = -1"),
         (_wrong_extra, "running_loss"),
         (_no_rng, "no rng"),
