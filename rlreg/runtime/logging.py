@@ -191,21 +191,39 @@ def _label(config: LoggerFactory) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Reads a file of metrics; a last line that a kill cut off is left out."""
+    """Reads a file of metrics up to what is no row; :func:`damage_of` says where that is."""
+    return _read_rows(path)[0]
+
+
+def damage_of(path: Path) -> str:
+    """Says where a file of metrics holds something else than rows; empty where a kill explains it.
+
+    A kill cuts off the last line, and nothing else.
+    """
+    rows, lines, is_complete = _read_rows(path)
+    left_out = len(lines) - len(rows)
+    if not left_out or (left_out == 1 and not is_complete):
+        return ""
+    after = f" and the {left_out - 1:,} after it" if left_out > 1 else ""
+    return f"{path.name} is damaged: line {len(rows) + 1:,}{after} cannot be read and is left out"
+
+
+def _read_rows(path: Path) -> tuple[list[dict[str, Any]], list[bytes], bool]:
+    """Returns rows up to what is none, all lines, and whether the last line has its end."""
     try:
-        lines = path.read_bytes().splitlines()
+        content = path.read_bytes()
     except FileNotFoundError:
-        return []
-    rows = []
+        return [], [], True
+    lines, rows = content.splitlines(), []
     for line in lines:
         try:
             row = json.loads(line.decode("utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
             break
         rows.append(row)
-    return rows
+    return rows, lines, content.endswith(b"\n")
 
 
 def drop_rows_after(path: Path, step: int) -> list[dict[str, Any]]:

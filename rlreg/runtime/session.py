@@ -22,7 +22,7 @@ from rlreg.runtime.evaluators import make_evaluators
 from rlreg.runtime.judging import Judge
 from rlreg.runtime.learnable import Learnable
 from rlreg.runtime.lock import differences, lock_from_json, lock_of, unlocked
-from rlreg.runtime.logging import LoggerGroup, RunInfo, drop_rows_after
+from rlreg.runtime.logging import LoggerGroup, RunInfo, damage_of, drop_rows_after
 from rlreg.runtime.loop import Epoch, RunLoop, RunState, offline_epochs, online_epochs
 from rlreg.runtime.offline import OfflineLearnable
 from rlreg.runtime.online import OnlineLearnable
@@ -123,6 +123,8 @@ class Session:
             self._check_same(checkpoint)
             state = RunState.from_json(checkpoint.run_state)
         self.folder.drop_after(state.step)
+        if damage := damage_of(self.folder.metrics):
+            changes.append(damage)
         rows = drop_rows_after(self.folder.metrics, state.step if checkpoint else -1)
         wall_s = float(rows[-1].get("wall_s") or 0.0) if rows else 0.0
         display = self._show()

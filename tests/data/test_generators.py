@@ -1,6 +1,10 @@
 import hashlib
 import importlib.util
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import gymnasium
 import numpy as np
@@ -149,6 +153,32 @@ def test_a_failed_run_leaves_nothing(root, monkeypatch):
     assert not [path for path in root.rglob("*") if path.is_file()]
     with pytest.raises(MissingDatasetError):
         load_dataset(PENDULUM)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, check=False).returncode:
+        pytest.skip("nobody but root may mount a small file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_message_and_leaves_nothing(small_disk):
+    """HDF5 would end the process; so this is a process of its own."""
+    environment = {**os.environ, "MINARI_DATASETS_PATH": str(small_disk)}
+    command = [sys.executable, "-m", "rlreg", "data", "generate", "rlreg/pendulum/mixed-v0"]
+    done = subprocess.run(
+        [*command, "--steps", "2000"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "could not be written to" in done.stderr
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in small_disk.rglob("*")] in ([], ["rlreg"])
 
 
 def test_a_failed_replacement_keeps_the_old_data(root, monkeypatch):

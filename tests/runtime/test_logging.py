@@ -12,6 +12,7 @@ from rlreg.runtime.logging import (
     LoggerGroup,
     RunInfo,
     TensorboardMetrics,
+    damage_of,
     drop_rows_after,
     read_metrics,
 )
@@ -49,6 +50,27 @@ def test_rows_past_a_step_and_half_lines_are_dropped(info):
     logger.metrics(30, {"x": 2.0})
     logger.end({})
     assert [row["step"] for row in read_metrics(path)] == [10, 20, 30]
+
+
+@pytest.mark.parametrize(
+    ("content", "num_rows", "damage"),
+    [
+        (b'{"step": 1}\n', 1, ""),
+        (b'{"step": 1}\n{"st', 1, ""),  # a kill
+        (b'{"step": 1}\n{"st\n', 1, "line 2 cannot be read"),
+        (b'{"step": 1}\n\xff\n{"step": 2}\n{"st', 1, "line 2 and the 2 after it cannot be read"),
+        (b'[1]\n', 0, "line 1 cannot be read"),
+        (b'{"step": "x"}\n', 0, "line 1 cannot be read"),
+        (b'{"step": 1e999}\n', 0, "line 1 cannot be read"),
+        (b"", 0, ""),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_of_metrics_says_where(content, num_rows, damage, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(content)
+    assert len(read_metrics(path)) == num_rows
+    assert damage in damage_of(path)
+    assert bool(damage) == bool(damage_of(path))
 
 
 def test_no_file_of_metrics_has_no_rows(tmp_path):

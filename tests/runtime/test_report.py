@@ -212,6 +212,21 @@ def test_an_interrupted_run_and_one_without_metrics_are_reported(runs, tmp_path)
     assert "has no metrics" in text
 
 
+@pytest.mark.filterwarnings("default")
+def test_damaged_metrics_are_said_on_the_page_and_on_stderr(runs, tmp_path, capsys):
+    file = runs[2] / "metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([lines[0], "garbage\n", *lines[1:]]))
+    output = tmp_path / "r.html"
+    arguments = ["report", str(runs[2]), "-o", str(output), "--no-animation", "--no-data"]
+    assert run_command(arguments) == 0
+    expected = "metrics.jsonl is damaged: line 2 and the "
+    error = capsys.readouterr().err
+    assert error.startswith(f"warning: {runs[2]}: {expected}")
+    assert error.count("\n") == 1
+    assert expected in output.read_text()
+
+
 def test_values_that_were_no_numbers_are_counted(runs, tmp_path):
     file = runs[2] / "metrics.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]

@@ -6,9 +6,12 @@ Minari root and renamed when complete, so a run that fails or is killed leaves n
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,9 @@ from rlreg.runtime.data.recipe import CollectedEpisode, Recipe
 
 # Episodes are written this many steps at a time: memory stays flat and the file is opened seldom.
 _FLUSH_STEPS = 50_000
+
+# What HDF5 writes besides the numbers, generously.
+_FILE_BYTES, _EPISODE_BYTES = 2**20, 2**14
 
 _ALL: tuple[Recipe, ...] = (PendulumRecipe(), *pointmaze_recipes())
 RECIPES: dict[str, Recipe] = {recipe.dataset_id: recipe for recipe in _ALL}
@@ -124,6 +130,7 @@ def write_recipe(
     target = minari_root() / dataset_id
     if target.exists() and not overwrite:
         raise DatasetError(f"{dataset_id} is already at {target}; overwrite=True replaces it")
+    is_parent_new = not target.parent.exists()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=".building-", dir=minari_root()))
@@ -136,6 +143,9 @@ def write_recipe(
         raise DatasetError(f"{dataset_id} could not be written to {target}: {cause}") from cause
     finally:
         shutil.rmtree(building, ignore_errors=True)
+        if is_parent_new:
+            with contextlib.suppress(OSError):  # not empty: the data set is in it
+                target.parent.rmdir()
     return target
 
 
@@ -199,7 +209,31 @@ def _new_storage(recipe: Recipe, folder: Path) -> Any:
     )
 
 
+def _require_space(folder: Path, episodes: list[CollectedEpisode]) -> None:
+    """Raises before the disk is full: HDF5 then ends the process when it closes the file.
+
+    Raises:
+        OSError: If the episodes, which are not compressed much, do not fit.
+    """
+    needed = _FILE_BYTES + sum(_EPISODE_BYTES + _num_bytes(episode) for episode in episodes)
+    if shutil.disk_usage(folder).free < needed:
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {needed:,} bytes are needed")
+
+
+def _num_bytes(episode: CollectedEpisode) -> int:
+    parts = [episode.observations, episode.actions, episode.rewards, *episode.infos.values()]
+    found = 0
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Mapping | tuple):
+            parts += part.values() if isinstance(part, Mapping) else part
+        else:
+            found += np.asarray(part).nbytes
+    return found
+
+
 def _flush(storage: Any, episodes: list[CollectedEpisode], first: int) -> None:
+    _require_space(Path(storage.data_path), episodes)
     # Here and not at module level: importing minari takes a quarter of a second.
     from minari.data_collector import EpisodeBuffer
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlreg.errors import RlregError, RunError
+from rlreg.errors import LeftOutWarning, RlregError, RunError
 from rlreg.identity import PLACES, config_hash
 from rlreg.run_config import DatasetSettings, RunConfig
 from rlreg.runtime.lock import differences, lock_from_json, lock_of
-from rlreg.runtime.logging import read_metrics
+from rlreg.runtime.logging import damage_of, read_metrics
 from rlreg.runtime.runs import RunFolder, is_seeds_folder
 
 SAME = (*PLACES, "seed", "name", "logging", "checkpoint")
@@ -125,7 +126,10 @@ def _view(path: Path) -> RunView:
     folder = RunFolder.open(path)
     run, lock = folder.read_run(), folder.read_lock()
     changes = differences(lock_from_json(lock), lock_of(run)) if lock else []
-    rows = tuple(read_metrics(folder.metrics))
+    rows, damage = tuple(read_metrics(folder.metrics)), damage_of(folder.metrics)
+    if damage:
+        warnings.warn(f"{path}: {damage}", LeftOutWarning, stacklevel=2)
+        changes.append(damage)
     return RunView(str(path), folder, run, rows, folder.read_summary() or {}, lock, tuple(changes))
 
 
