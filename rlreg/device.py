@@ -22,7 +22,7 @@ _AUTO_ORDER = ("cuda", "xpu", "mps", "cpu")
 _MAX_INDEX = 1023
 _NAME = re.compile(r"(?P<type>[a-z]+)(?::(?P<index>0|[1-9][0-9]{0,3}))?\Z")
 
-DEVICE_PATTERN = r"^(auto|(cpu|cuda|mps|xpu)(:(0|[1-9][0-9]{0,2}))?)$"
+DEVICE_PATTERN = r"^(auto|(cpu|mps)(:0)?|(cuda|xpu)(:(0|[1-9][0-9]{0,2}))?)$"
 """The strings of the grammar, for the JSON Schema of a run file."""
 
 
@@ -167,6 +167,15 @@ def _check_index(index: int, value: Any) -> int:
     if not 0 <= index <= _MAX_INDEX:
         raise DeviceError(f"device {value!r}: the index must be from 0 to {_MAX_INDEX}")
     return index
+
+
+def device_problem(text: str) -> str:
+    """Says what is wrong with a string that is no device."""
+    try:
+        _parse_name(text)
+    except DeviceError as error:
+        return str(error).partition(": ")[2]
+    return f"expected {_grammar()}"
 
 
 def _grammar() -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from rlreg.device import DEVICE_PATTERN, device_problem
 from rlreg.errors import Problem, did_you_mean
 
 _REPR = reprlib.Repr()
@@ -33,6 +34,13 @@ _EXPECTED = {
     "int_from_float": "expected a whole number",
     "int_parsing_size": "expected a smaller whole number",
 }
+
+
+# The tags of rlreg's own unions of forms that a file may have.
+_FORMS = {
+    "<string>": "a string", "<index>": "a whole number", "<list>": "a list",
+    "<mapping>": "a mapping",
+}  # fmt: skip
 
 
 def problems_of(error: ValidationError, cls: type[Any], data: Any) -> list[Problem]:
@@ -133,6 +141,11 @@ def _message(kind: str, item: Mapping[str, Any], context: Mapping[str, Any]) -> 
         return f"expected {context['expected']}"
     if kind in _EXPECTED:
         return _EXPECTED[kind]
+    if kind == "union_tag_invalid" and "'<" in context["expected_tags"]:
+        forms = [_FORMS[tag] for tag in _literal_members(context["expected_tags"])]
+        return f"expected {' or '.join(forms)}"
+    if kind == "string_pattern_mismatch" and context["pattern"] == DEVICE_PATTERN:
+        return device_problem(item["input"])
     message = str(item["msg"])
     return message.replace("Input should be", "expected").removeprefix("Value error, ")
 

@@ -8,9 +8,10 @@ by default and settled by `rlreg.runtime.train`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, GetCoreSchemaHandler, Tag
+from pydantic import AfterValidator, BaseModel, Discriminator, Field, GetCoreSchemaHandler, Tag
 from pydantic_core import CoreSchema, core_schema
 
 from rlreg.config import LearnableConfig, LoggerFactory, RolloutEngineFactory
@@ -49,7 +50,7 @@ def _form(value: Any) -> str:
         return "<index>"
     if isinstance(value, list | tuple):
         return "<list>"
-    return "<mapping>"
+    return "<mapping>" if isinstance(value, Mapping | BaseModel) else "<other>"
 
 
 def _as_written(value: Any) -> Any:

@@ -710,7 +710,7 @@ def test_validate_lets_an_online_run_wait_for_its_environment(call):
     code, _, err = call("validate", "a.yaml", "--set", "dataset=x/y-v0")
     assert code == 2
     assert err == (
-        "error: --set dataset=x/y-v0: dataset = x/y-v0: 'probe' learns from an environment\n"
+        "error: --set dataset=x/y-v0: dataset = 'x/y-v0': 'probe' learns from an environment\n"
     )
 
 

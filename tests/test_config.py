@@ -274,6 +274,22 @@ class TestRunConfig:
         with pytest.raises(rlreg.ConfigError, match=expected):
             validate(rlreg.RunConfig, {"learnable": {"type": "sample"}, "env": env})
 
+    @pytest.mark.parametrize(
+        ("field", "value", "message"),
+        [
+            ("device", True, "device = True: expected a string or a whole number or a list"),
+            ("device", 1.5, "device = 1.5: expected a string or a whole number or a list"),
+            ("device", "gpu", "device = 'gpu': expected 'auto', 'cpu', .*did you mean 'xpu' or"),
+            ("device", "cpu:5", "device = 'cpu:5': cpu has no device 5"),
+            ("device", ["cuda", "mps:1"], r"device\[1\] = 'mps:1': mps has no device 1"),
+            ("env", ["a"], r"env = \['a'\]: expected a string or a mapping"),
+            ("dataset", 1.0, "dataset = 1.0: expected a string or a mapping"),
+        ],
+    )
+    def test_another_form_is_refused_in_words(self, field, value, message, sample):
+        with pytest.raises(rlreg.ConfigError, match=message):
+            validate(rlreg.RunConfig, {"learnable": {"type": "sample"}, field: value})
+
     def test_errors_have_no_union_tags_in_their_paths(self, sample):
         with pytest.raises(rlreg.ConfigError) as caught:
             validate(
