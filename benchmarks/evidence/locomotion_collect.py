@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from locomotion_jobs import PRESET, UPDATES
+from locomotion_jobs import LONG, PRESET, UPDATES
 from locomotion_rlreg import FIRST_SEED, NUM_EPISODES
 from locomotion_sac import BUFFER, LEARNING_STARTS, WORK
 from locomotion_sac import NUM_EPISODES as SAC_EPISODES
@@ -58,7 +58,9 @@ def collect(work: Path) -> dict[str, Any]:
     """
     paths = sorted((work / "jobs").glob("*.json"))
     documents = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    data, runs, versions = {}, [], {}
+    data, versions = {}, {}
+    runs: list[dict[str, Any]] = []
+    long_runs: list[dict[str, Any]] = []
     for document in documents:
         versions.update(document["versions"])
         if document["job"]["kind"] == "data":
@@ -66,11 +68,12 @@ def collect(work: Path) -> dict[str, Any]:
             data[document["job"]["dataset"]] = kept
     for document in documents:
         job = document["job"]
-        if job["kind"] == "data" or job["updates"] != UPDATES[job["kind"]]:
+        kept = {UPDATES.get(job["kind"]): runs, LONG.get(job["kind"]): long_runs}
+        if job["kind"] == "data" or job["updates"] not in kept:
             continue
         if document["content_hash"] != data[job["dataset"]]["content_hash"]:
             sys.exit(f"{job['name']} learnt from other data than {job['dataset']} now holds")
-        runs.append(run_of(document))
+        kept[job["updates"]].append(run_of(document))
     folders = sorted(path.parent for path in work.glob("sac-*/curve.json"))
     for folder in folders:
         text = (folder / "versions.json").read_text(encoding="utf-8")
@@ -78,7 +81,7 @@ def collect(work: Path) -> dict[str, Any]:
     return {
         "title": "IQL on locomotion data made here",
         "settings": {
-            "preset": PRESET, "updates": UPDATES, "batch_size": 256,
+            "preset": PRESET, "updates": UPDATES, "long_updates": LONG, "batch_size": 256,
             "episodes": NUM_EPISODES, "first_seed": FIRST_SEED, "sac_episodes": SAC_EPISODES,
             "sac": {"learning_starts": LEARNING_STARTS, "buffer_size": BUFFER},
         },
@@ -87,6 +90,7 @@ def collect(work: Path) -> dict[str, Any]:
         "sac": [sac_of(folder) for folder in folders],
         "data": list(data.values()),
         "runs": runs,
+        "long_runs": long_runs,
     }  # fmt: skip
 
 

@@ -13,17 +13,23 @@ PROGRAMS = {
     "bc10": "cloning, best 10 % of the episodes",
 }
 TASKS = ("bullet-hopper", "bullet-ant", "hopper", "halfcheetah")
-BLOCKS = ("locomotion", "locomotion-data", "locomotion-sac")
+BLOCKS = ("locomotion", "locomotion-long", "locomotion-data", "locomotion-sac")
 
 
 def render(document: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """Returns blocks of the page and pictures by name; a block begins with its picture."""
+    longer = {**document, "runs": document.get("long_runs", [])}
     drawn = {
         "locomotion": ("Return against updates, data set by data set", returns_picture(document)),
+        "locomotion-long": (
+            "Return against updates on HalfCheetah, several times as long",
+            returns_picture(longer),
+        ),
         "locomotion-sac": ("Return of SAC against training steps", sac_picture(document)),
     }
     blocks = {
         "locomotion": returns_table(document),
+        "locomotion-long": long_table(document, longer),
         "locomotion-data": data_table(document),
         "locomotion-sac": sac_table(document),
     }
@@ -76,6 +82,29 @@ def returns_table(document: dict[str, Any]) -> str:
         "its best policy, without noise", "random play", "IQL, share of that policy's",
     ]  # fmt: skip
     return table(head, rows)
+
+
+def long_table(document: dict[str, Any], longer: dict[str, Any]) -> str:
+    """Returns after the usual and after the long runs, of what has both."""
+    settings, rows = document["settings"], []
+    for data in ordered(document):
+        for program, label in PROGRAMS.items():
+            both = [runs_of(own, data, program) for own in (document, longer)]
+            if all(both):
+                lengths = [settings[key][program] for key in ("updates", "long_updates")]
+                returns = [
+                    f"{spread([run['return'] for run in runs], 0)} at {length:,}"
+                    for runs, length in zip(both, lengths, strict=True)
+                ]
+                rows.append(
+                    [f"`{data['id']}`", label, str(len(both[1])),
+                     *returns, f"{data['policy']:.0f}", f"{data['best_return']:.0f}"]
+                )  # fmt: skip
+    head = [
+        "data set", "", "seeds of the long runs", "return, at so many updates", "return, long run",
+        "its best policy, without noise", "best episode of the data",
+    ]  # fmt: skip
+    return table(head, rows) if rows else NOT_RUN
 
 
 def returns_picture(document: dict[str, Any]) -> str:

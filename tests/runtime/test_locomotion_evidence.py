@@ -313,6 +313,11 @@ def document():
         "content_hash": "0123456789abcdef0123",
     }  # fmt: skip
     return {
+        "settings": {
+            "updates": {"iql": 10_000, "bc": 5_000, "bc10": 5_000},
+            "long_updates": {"iql": 40_000, "bc": 20_000, "bc10": 20_000},
+        },
+        "long_runs": [run("iql", 0, 500.0), run("bc10", 0, 90.0)],
         "data": [data],
         "runs": [run("iql", 0, 100.0), run("iql", 1, 300.0), run("bc", 0, 250.0)],
         "sac": [
@@ -334,7 +339,13 @@ def test_the_tables_say_what_the_results_hold():
         "| `rlreg/hopper/medium-v0` | 1,000 | 10 | 9 | 210 | 390 | `0123456789abcdef` |"
     )
     assert blocks["locomotion-sac"].splitlines()[-1] == "| hopper | 0 | 30,000 | 9 | 30 | 20,000 |"
-    assert set(pictures) == {"locomotion", "locomotion-sac"}
+    # Only what has both lengths is compared.
+    assert blocks["locomotion-long"].splitlines()[-1] == (
+        "| `rlreg/hopper/medium-v0` | IQL, preset iql/locomotion | 1 | 200 (100 to 300) at 10,000 "
+        "| 500 at 40,000 | 400 | 390 |"
+    )
+    assert "cloning" not in blocks["locomotion-long"]
+    assert set(pictures) == {"locomotion", "locomotion-long", "locomotion-sac"}
     for text in pictures.values():
         ElementTree.fromstring(text)
 
@@ -342,7 +353,7 @@ def test_the_tables_say_what_the_results_hold():
 def test_without_runs_the_page_says_so():
     import report_locomotion
 
-    blocks, pictures = report_locomotion.render({"data": [], "runs": [], "sac": []})
+    blocks, pictures = report_locomotion.render({"settings": {}, "data": [], "runs": [], "sac": []})
     assert set(blocks.values()) == {"Not run yet."}
     assert pictures == {}
 
