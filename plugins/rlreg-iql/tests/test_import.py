@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlreg.errors import CheckpointError, ConfigError, FileFormatError
+from rlreg.errors import CheckpointError, ConfigError, FileFormatError, RlregError
 from rlreg_iql.d3rlpy_import import convert_d3rlpy, import_d3rlpy, load_weights, read_d3rlpy
 
 MODEL = Path(__file__).parent / "data" / "iql_parity" / "default" / "model.d3"
@@ -209,3 +209,33 @@ def test_a_converted_model_trains_on_and_survives_a_checkpoint(tmp_path):
     loaded = rlreg.load(tmp_path / "model.rlreg", device="cpu")
     observations = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
     np.testing.assert_array_equal(loaded.predict(observations), learnable.predict(observations))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: [], "not a configuration of d3rlpy: it is no mapping"),
+        (lambda c: {**c, "config": None}, "config is no mapping"),
+        (lambda c: {**c, "config": {"type": "iql", "params": "x"}}, "config.params is no mapping"),
+        (lambda c: {**c, "config": {"type": "iql"}}, "it has no 'params'"),
+        (lambda c: {**c, "config": {"type": "iql", "params": {"gamma": 5}}}, "gamma = 5: must be"),
+        (
+            lambda c: {**c, "config": {"type": "iql", "params": {"gama": 1}}},
+            "gama: no such key; did you mean 'gamma'",
+        ),
+    ],
+)
+def test_a_bad_params_json_is_named_with_its_fault(change, message, tmp_path):
+    content = json.loads((MODEL.parent / "params.json").read_text())
+    path = tmp_path / "params.json"
+    path.write_text(json.dumps(change(content)))
+    with pytest.raises(RlregError, match=message) as caught:
+        convert_d3rlpy(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_params_json_that_nests_without_end_says_so(tmp_path):
+    path = tmp_path / "params.json"
+    path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+    with pytest.raises(CheckpointError, match="not a configuration of d3rlpy: it nests too deep"):
+        convert_d3rlpy(path)

@@ -141,7 +141,7 @@ def _learnable(
 def read_d3rlpy(path: str | os.PathLike[str]) -> D3rlpyModel:
     """Reads a file of d3rlpy; see :func:`import_d3rlpy`."""
     data = _read(Path(path))
-    if data.lstrip()[:1] == b"{":
+    if data.lstrip()[:1] == b"{" or Path(path).suffix.lower() == ".json":
         return _model(path, data, None, "")
     content = _unpickle(path, data)
     weights, optimizers = _tensors(path, content["torch"])
@@ -230,13 +230,13 @@ def _model(
     path: str | os.PathLike[str], text: bytes, weights: Weights | None, version: object
 ) -> D3rlpyModel:
     try:
-        content = json.loads(text)
+        content = _mapping(json.loads(text), "it")
         shape, size = content["observation_shape"], content["action_size"]
-        kind, settings = content["config"]["type"], content["config"]["params"]
-        if not isinstance(settings, dict):
-            raise TypeError("config.params is no mapping")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        described = _mapping(content["config"], "config")
+        kind, settings = described["type"], _mapping(described["params"], "config.params")
+    except (ValueError, KeyError, RecursionError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else _reason(error)
+        reason = "it nests too deep" if isinstance(error, RecursionError) else reason
         raise CheckpointError(f"{path}: not a configuration of d3rlpy: {reason}") from error
     if kind != "iql":
         raise ConfigError(f"{path}: a model of {kind!r}; only d3rlpy's 'iql' can be imported")
@@ -245,9 +245,18 @@ def _model(
             f"{path}: observation_shape {shape!r}, action_size {size!r}: only one array of "
             "observations and continuous actions can be imported"
         )
-    plain = {name: _component(value) for name, value in settings.items() if name not in _DROPPED}
-    config: IQLConfig = validate(IQLConfig, {**plain, "type": "iql"})
+    try:
+        plain = {k: _component(value) for k, value in settings.items() if k not in _DROPPED}
+        config: IQLConfig = validate(IQLConfig, {**plain, "type": "iql"})
+    except ConfigError as error:
+        raise ConfigError(error.problems, subject=str(path)) from error
     return D3rlpyModel(config, tuple(shape), size, weights, str(version))
+
+
+def _mapping(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is no mapping")
+    return value
 
 
 def _is_shape(value: object) -> bool:
