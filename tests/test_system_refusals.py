@@ -87,3 +87,15 @@ def test_a_message_does_not_steer_the_terminal(tmp_path):
     assert done.returncode == 2
     assert "a\\x1b[31mb\\rc.yaml" in done.stderr
     assert "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["init", "iql", "-o", ""], ["docs", "build", ""], ["schema", "export", ""],
+        ["new", "x", "-o", ""],
+    ],
+)  # fmt: skip
+def test_an_empty_text_is_no_path(arguments, capsys):
+    assert run(arguments) == 2
+    assert "expected a path, got an empty text" in capsys.readouterr().err

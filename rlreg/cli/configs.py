@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlreg.cli.output import echo_json, echo_table, json_option, note
+from rlreg.cli.paths import PathOf
 
 if TYPE_CHECKING:
     from rlreg.config import LearnableConfig
@@ -25,7 +26,7 @@ set_option = click.option(
 @click.argument("name", metavar="ID")
 @preset_option
 @set_option
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write here.")
+@click.option("-o", "--output", type=PathOf(), metavar="FILE", help="Write here.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option(
     "--schema",
@@ -241,7 +242,7 @@ def _load(name: str) -> LearnableConfig | RunConfig:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PathOf())
 @click.option("--dry-run", is_flag=True, help="Report what would change and leave the file alone.")
 @json_option
 def migrate(file: Path, *, dry_run: bool, as_json: bool) -> None:

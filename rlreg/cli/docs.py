@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from rlreg.cli.output import counted, echo_json, json_option
+from rlreg.cli.paths import PathOf
 
 
 @click.group()
@@ -15,13 +16,13 @@ def docs() -> None:
 
 
 @docs.command()
-@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("directory", type=PathOf(), metavar="DIR")
 @click.option("--learnable", "learnables", multiple=True, metavar="ID", help="Only this learnable.")
 @click.option(
     "--guide",
     "guides",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PathOf(),
     metavar="PATH",
     help="Add a Markdown file, or those of a folder, as pages.",
 )

@@ -7,13 +7,14 @@ from pathlib import Path
 import click
 
 from rlreg.cli.output import echo_json, echo_table, json_option
+from rlreg.cli.paths import PathOf
 from rlreg.cli.train import checkpoint_of, plain_warnings
 
 _SUFFIXES = {"onnx": ".onnx", "torch_export": ".pt2"}
 
 
 @click.command()
-@click.argument("source", metavar="RUN|FILE.rlreg", type=click.Path(path_type=Path))
+@click.argument("source", metavar="RUN|FILE.rlreg", type=PathOf())
 @click.option(
     "--format",
     "-f",
@@ -30,9 +31,7 @@ _SUFFIXES = {"onnx": ".onnx", "torch_export": ".pt2"}
     show_default=True,
     help="The best action, or the parameters of the policy's distribution.",
 )
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write."
-)
+@click.option("-o", "--output", type=PathOf(), required=True, help="File to write.")
 @json_option
 def export(*, source: Path, file_format: str, kind: str, output: Path, as_json: bool) -> None:
     """Write the policy of a run (its best checkpoint) or of a checkpoint for deployment.

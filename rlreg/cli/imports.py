@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlreg.cli.output import echo_json, json_option
+from rlreg.cli.paths import PathOf
 
 if TYPE_CHECKING:
     from rlreg.config import LearnableConfig
@@ -17,10 +18,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("library", metavar="LIBRARY")
-@click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write."
-)
+@click.argument("source", metavar="FILE", type=PathOf())
+@click.option("-o", "--output", type=PathOf(), required=True, help="File to write.")
 @click.option("--learnable", metavar="ID", help="Which learnable reads it, if several could.")
 @click.option("--force", is_flag=True, help="Replace the file of -o if it exists.")
 @json_option

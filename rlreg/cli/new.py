@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from rlreg.cli.output import counted, echo_json, json_option
+from rlreg.cli.paths import PathOf
 
 KINDS_HELP = "A component of this kind instead: encoder, optimizer, ..., logger."
 
@@ -20,7 +21,7 @@ KINDS_HELP = "A component of this kind instead: encoder, optimizer, ..., logger.
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PathOf(file_okay=False),
     default=Path(),
     metavar="DIR",
     help="Folder to write rlreg-NAME into; here by default.",

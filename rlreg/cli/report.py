@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from rlreg.cli.output import echo_json, json_option
+from rlreg.cli.paths import PathOf
 
 
 @click.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PathOf())
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"),
+    "-o", "--output", type=PathOf(), default=Path("report.html"),
     show_default=True, metavar="FILE", help="The page; replaced if it is there.",
 )  # fmt: skip
 @click.option("--title", default="", help="Heading; the names of the runs if not given.")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from rlreg.cli.output import echo_json, json_option, note
+from rlreg.cli.paths import PathOf
 
 SUFFIX = ".schema.json"
 flavour_option = click.option(
@@ -60,7 +61,7 @@ def print_schema(name: str, *, scope: Any, flavour: Any, as_json: bool) -> None:
 
 
 @schema.command()
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.argument("directory", type=PathOf(file_okay=False), metavar="DIR")
 @click.option("--check", is_flag=True, help="Write nothing; exit with 3 if a file differs.")
 @click.option("--installed", is_flag=True, help="Every installed learnable, over all members.")
 @click.option("--learnable", "learnables", multiple=True, metavar="ID", help="Add this learnable.")
@@ -145,9 +146,7 @@ def _read(path: Path) -> str | None:
 
 
 @schema.command()
-@click.argument(
-    "directory", type=click.Path(path_type=Path, file_okay=False), default=".", metavar="[DIR]"
-)
+@click.argument("directory", type=PathOf(file_okay=False), default=".", metavar="[DIR]")
 @click.option(
     "--files",
     "globs",

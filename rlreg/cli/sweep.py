@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlreg.cli.output import counted, echo_json, echo_table, json_option, note
+from rlreg.cli.paths import PathOf
 
 if TYPE_CHECKING:
     from rlreg.runtime.sweep import SweepResult
@@ -33,7 +34,7 @@ SHOWN = 5
 @click.option("--metric", help="What counts; evaluation/mean_return by default.")
 @click.option("--minimize", is_flag=True, help="Less of the metric is better.")
 @click.option("--no-pruning", is_flag=True, help="Train every trial to its end.")
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder of the sweep.")
+@click.option("--out", "-o", type=PathOf(), help="Folder of the sweep.")
 @click.option("--print-space", is_flag=True, help="Print the space as JSON and search nothing.")
 @json_option
 def sweep(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlreg.cli.output import counted, echo_json, echo_table, json_option, note
+from rlreg.cli.paths import PathOf
 from rlreg.parent_process import ParentProcess
 from rlreg.starting import starting
 
@@ -110,7 +111,7 @@ def set_option(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--device", help="auto, cpu, cuda, cuda:1, mps, xpu or an index.")
 @click.option("--preset", help="Settings that move together, e.g. iql/antmaze.")
 @set_option
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Run folder, new or empty.")
+@click.option("--out", "-o", type=PathOf(), help="Run folder, new or empty.")
 @json_option
 @starting()
 def train(
@@ -205,7 +206,7 @@ strict_lock_option = click.option(
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PathOf())
 @strict_lock_option
 @json_option
 @starting()
@@ -321,7 +322,7 @@ def _seed_rows(summary: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 @click.command()
-@click.argument("source", metavar="RUN|FILE.rlreg", type=click.Path(path_type=Path))
+@click.argument("source", metavar="RUN|FILE.rlreg", type=PathOf())
 @click.option("--env", "-e", help="Environment; that of the run if not given.")
 @click.option(
     "--episodes", type=click.IntRange(1), help="Seeded episodes; the run's number, or 20."
