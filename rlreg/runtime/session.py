@@ -141,16 +141,22 @@ class Session:
         settings, figures = self.run.train, {}
         if isinstance(self.learnable, OnlineLearnable):
             figures = dict(self.learnable.live_metrics)
-        by_updates = not self._is_online or settings.n_steps is None
+        by_updates = self._shown_unit == "updates"
         length = (settings.n_epochs or 0) * (settings.epoch_length or 0)
         self._display = Display(
             settings.n_steps or length,
-            unit="updates" if by_updates else "transitions",
+            unit=self._shown_unit,
             counts_calls=self._is_online and by_updates,
             is_shown=self.show_progress,
             figures=figures,
         )
         return self._display
+
+    @property
+    def _shown_unit(self) -> str:
+        """What the bar counts."""
+        by_updates = not self._is_online or self.run.train.n_steps is None
+        return "updates" if by_updates else "transitions"
 
     def _num_done(self) -> int:
         """Steps done, in the unit that is shown."""
@@ -193,7 +199,9 @@ class Session:
             if checkpoint.path != self.folder.last:
                 display.note(f"{self.folder.last} is gone: {checkpoint.path} is the newest intact")
             display.start_from(self._num_done())
-            display.note(f"goes on from step {self.learnable.grad_step:,} of {self.folder.path}")
+            display.note(
+                f"goes on from {self._num_done():,} {self._shown_unit} of {self.folder.path}"
+            )
         judge = self._judge_offline(display) if not self._is_online else self._judge_online()
         if not self._is_online and self.learnable.total_steps != self.run.train.n_steps:
             assert self.run.train.n_steps is not None

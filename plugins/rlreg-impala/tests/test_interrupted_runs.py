@@ -100,10 +100,14 @@ def test_progress_counts_what_the_run_is_measured_in_and_goes_on_from_where_it_w
     for share in (0.2, 0.5, 0.8):
         folder = tmp_path / f"{share}"
         stop = stop_after(int(share * next(asked)))
-        assert rlreg.train(run, out=folder, should_stop=stop).status == "interrupted"
+        result = rlreg.train(run, out=folder, should_stop=stop)
+        assert result.status == "interrupted"
         rlreg.resume(folder)
-        lines = progress_of(capsys.readouterr().err)
-        assert lines == shown, share
+        text = capsys.readouterr().err
+        assert progress_of(text) == shown, share
+        unit = shown[0].split(" ")[1]
+        done = {"transitions": result.learnable.env_steps, "updates": result.learnable.grad_step}
+        assert f"goes on from {done[unit]:,} {unit} of {folder}\n" in text
 
 
 def progress_of(text):
