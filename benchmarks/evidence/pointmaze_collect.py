@@ -1,6 +1,6 @@
 """Makes benchmarks/results/evidence_pointmaze.json of the files that `pointmaze_jobs.py` left.
 
-python benchmarks/evidence/pointmaze_collect.py [--work FOLDER]
+python benchmarks/evidence/pointmaze_collect.py [--work FOLDER] [--add]
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pointmaze_jobs import CANDIDATES, CHOSEN, HALF_HOUR, UPDATES, WORK
+from pointmaze_jobs import CANDIDATES, CHOSEN, HALF_HOUR, LONG_MAZE, MAZES, UPDATES, WORK
 from pointmaze_task import FIRST_SEED, NUM_CURVE_EPISODES, NUM_EPISODES
-from record import machine, write
+from record import RESULTS, machine, write
 
-_NAME = re.compile(r"(?P<maze>umaze|medium)-(?P<group>.+)-\d+k-(?P<seed>\d+)")
+NAME = "evidence_pointmaze"
+_NAME = re.compile(r"(?P<maze>umaze|medium|large)-(?P<group>.+)-\d+k-(?P<seed>\d+)")
 
 
 def run_of(document: dict[str, Any], references: dict[str, float]) -> dict[str, Any]:
@@ -49,29 +50,27 @@ def score(mean_return: float, references: dict[str, float]) -> float:
     return 100 * (mean_return - low) / (high - low)
 
 
-def collect(work: Path) -> dict[str, Any]:
-    """Reads every finished job."""
+def collect(work: Path, known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Reads every finished job.
+
+    Args:
+        work: Where the jobs left their files.
+        known: Results to which they are added; a run that was done anew replaces the older one.
+
+    Raises:
+        SystemExit: A maze's data is not what it was in `known`.
+    """
     documents = [
         json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("*.json"))
     ]
-    by_kind: dict[str, dict[str, Any]] = {"data": {}, "references": {}}
-    for document in documents:
-        kind = document["job"]["kind"]
-        if kind in by_kind:
-            kept = {k: v for k, v in document.items() if k not in ("job", "versions")}
-            by_kind[kind][document["job"]["maze"]] = kept
-    references = by_kind["references"]
-    by_length = {
-        length: [
-            run_of(document, references[document["job"]["maze"]])
-            for document in documents
-            if document["job"]["kind"] not in by_kind
-            and document["job"]["maze"] in references
-            and document["job"]["updates"] == length
-        ]
-        for length in (UPDATES, HALF_HOUR)
-    }
-    versions: dict[str, str] = {}
+    known = known or {}
+    data = {**known.get("data", {})}
+    # What every score was measured with; a controller's episodes differ in their last digit.
+    references = {**_about(documents, "references"), **known.get("references", {})}
+    for maze, found in _about(documents, "data").items():
+        if data.setdefault(maze, found)["content_hash"] != found["content_hash"]:
+            sys.exit(f"{found['id']} is not the data set of the results that are to be added to")
+    versions = {**known.get("versions", {})}
     for document in documents:
         versions.update(document["versions"])
     return {
@@ -83,21 +82,50 @@ def collect(work: Path) -> dict[str, Any]:
         },
         "machine": machine(),
         "versions": dict(sorted(versions.items())),
-        "data": by_kind["data"],
+        "data": data,
         "references": references,
-        "runs": sorted(by_length[UPDATES], key=_place),
-        "half_hour_runs": sorted(by_length[HALF_HOUR], key=_place),
+        **{
+            name: _runs(documents, references, length, known.get(name, []))
+            for name, length in (("runs", UPDATES), ("half_hour_runs", HALF_HOUR))
+        },
     }  # fmt: skip
 
 
-def _place(run: dict[str, Any]) -> tuple[bool, str, int]:
-    return run["maze"] != "umaze", run["group"], run["seed"]
+def _about(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """What jobs that train nothing found out, by maze."""
+    return {
+        document["job"]["maze"]: {k: v for k, v in document.items() if k not in ("job", "versions")}
+        for document in documents
+        if document["job"]["kind"] == kind
+    }
+
+
+def _runs(
+    documents: list[dict[str, Any]],
+    references: dict[str, Any],
+    length: int,
+    known: list[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """The runs of one length, in the order of the tables."""
+    found = {_place(run): run for run in known}
+    for document in documents:
+        if document["job"].get("updates") == length:
+            run = run_of(document, references[document["job"]["maze"]])
+            found[_place(run)] = run
+    return [found[place] for place in sorted(found)]
+
+
+def _place(run: dict[str, Any]) -> tuple[int, str, int]:
+    return (*MAZES, LONG_MAZE).index(run["maze"]), run["group"], run["seed"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--work", type=Path, default=WORK)
-    print(write("evidence_pointmaze", collect(parser.parse_args().work)))
+    parser.add_argument("--add", action="store_true", help="to the committed results")
+    own = parser.parse_args()
+    known = json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8")) if own.add else None
+    print(write(NAME, collect(own.work, known)))
 
 
 if __name__ == "__main__":

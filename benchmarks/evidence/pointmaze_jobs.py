@@ -3,8 +3,8 @@
     python benchmarks/evidence/pointmaze_jobs.py [--work FOLDER] [--updates N]
 
 `job_list.py` says how a list is run and shared. `pointmaze_collect.py` makes the committed results
-of the files. The data comes from `rlreg data generate rlreg/pointmaze/umaze-v0` (and `medium-v0`),
-the peers' environments from `make bench-peers`.
+of the files. The data comes from `rlreg data generate rlreg/pointmaze/umaze-v0` (and `medium-v0`,
+`large-v0`), the peers' environments from `make bench-peers`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ UPDATES, EVERY, ONLINE_STEPS = 30_000, 5_000, 5_000
 HALF_HOUR = 120_000
 SEEDS = (0, 1, 2, 3, 4)
 MAZES = ("umaze", "medium")
+# Where 30,000 updates are too few to say anything.
+LONG_MAZE = "large"
 # d3rlpy takes twice as long; on umaze it is compared update by update, with all seeds.
 D3RLPY_SEEDS = {"umaze": SEEDS, "medium": SEEDS[:3]}
 
@@ -151,6 +153,12 @@ def half_hour_jobs(make: Jobs) -> Iterator[dict[str, Any]]:
             yield make.cloning(maze, seed, "bc10")
     for seed in D3RLPY_SEEDS["medium"]:
         yield from (make.d3rlpy("get_minari", maze, seed) for maze in MAZES)
+    yield from make.about(LONG_MAZE)
+    for seed in D3RLPY_SEEDS["medium"]:
+        yield make.iql(CHOSEN, LONG_MAZE, seed)
+        yield make.cloning(LONG_MAZE, seed)
+        yield make.cloning(LONG_MAZE, seed, "bc10")
+        yield make.d3rlpy("aligned", LONG_MAZE, seed)
 
 
 def main() -> None:

@@ -17,8 +17,12 @@ FIRST_SEED = 10_000
 NUM_EPISODES = 100
 NUM_CURVE_EPISODES = 20
 
-# D4RL judges with the goal in one corner (facts of Minari's generation script): row, column.
-_MAZES = {"umaze": ("UMaze", (1, 1)), "medium": ("Medium", (6, 6))}
+# D4RL judges with one goal (facts of Minari's generation script): id, map, row and column.
+_MAZES = {
+    "umaze": ("UMaze", "U_MAZE", (1, 1)),
+    "medium": ("Medium", "MEDIUM_MAZE", (6, 6)),
+    "large": ("Large", "LARGE_MAZE", (7, 9)),
+}
 
 
 def dataset_id(maze: str) -> str:
@@ -29,10 +33,8 @@ def judged_environment(maze: str) -> dict[str, Any]:
     """D4RL's: one goal, starts anywhere, and every step near the goal pays 1."""
     import gymnasium_robotics.envs.maze.maps as maps
 
-    name, (row, column) = _MAZES[maze]
-    layout = [
-        list(line) for line in getattr(maps, {"UMaze": "U_MAZE", "Medium": "MEDIUM_MAZE"}[name])
-    ]
+    name, plan, (row, column) = _MAZES[maze]
+    layout = [list(line) for line in getattr(maps, plan)]
     layout[row][column] = "g"
     kwargs = {"maze_map": layout, "continuing_task": True, "reset_target": False}
     return {"id": f"PointMaze_{name}-v3", "kwargs": kwargs}

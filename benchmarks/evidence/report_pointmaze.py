@@ -22,7 +22,7 @@ NOT_RUN = "Not run yet."
 BLOCKS = (
     "pointmaze-umaze", "pointmaze-data", "pointmaze-sweep", "same-d3rlpy",
     "same-jax", "finetuning", "pointmaze-medium", "pointmaze-long-umaze",
-    "pointmaze-long-medium",
+    "pointmaze-long-medium", "pointmaze-long-large",
 )  # fmt: skip
 
 
@@ -103,6 +103,9 @@ def render(document: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
         description = f"Return against updates on {maze}, by program, four times as long"
         add(f"pointmaze-long-{maze}", description, score_picture(longer, maze),
             half_hour_table(results, longer, maze))  # fmt: skip
+    description = "Return against updates on large, by program"
+    add("pointmaze-long-large", description, score_picture(longer, "large"),
+        score_table(longer, "large"))  # fmt: skip
     for peer, pair in PAIRS.items():
         description = f"Return and losses against updates: {' and '.join(map(results.plain, pair))}"
         add(f"same-{peer}", description, same_picture(results, pair), same_table(results, pair))
@@ -155,25 +158,11 @@ def score_table(results: Results, maze: str) -> str:
     if not rows:
         return ""
     known = results.document["references"][maze]
-    rows.append(
-        [
-            "the controller that made the data, without noise",
-            "",
-            f"{known['controller']:.1f}",
-            "100",
-            "",
-            "",
-        ]
-    )
+    controller = "the controller that made the data, without noise"
+    rows.append([controller, "", f"{known['controller']:.1f}", "100", "", ""])
     rows.append(["random play", "", f"{known['random']:.1f}", "0", "", ""])
-    head = [
-        "",
-        "seeds",
-        "return (lowest to highest seed)",
-        "normalised score",
-        "reach the goal",
-        "sum of rewards it was shown",
-    ]
+    head = ["", "seeds", "return (lowest to highest seed)", "normalised score",
+            "reach the goal", "sum of rewards it was shown"]  # fmt: skip
     return table(head, rows)
 
 

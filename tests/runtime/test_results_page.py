@@ -101,3 +101,47 @@ def test_curves_agree_where_their_intervals_do(report, other, meet, inside):
         return curve("x", 0, [[(1.0, value), (2.0, value)] for value in values])
 
     assert agreement(seeds([1.0, 2.0, 3.0]), seeds(other)) == (meet, inside, 2)
+
+
+def job_file(work, name, **document):
+    document = {"versions": {"rlreg": "0.1.0"}, **document}
+    (work / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def maze_run(work, name, mean_return, updates):
+    final = {"mean_return": mean_return, "success_rate": 1.0}
+    job = {"name": name, "kind": "bc", "maze": "umaze", "updates": updates}
+    job_file(work, name, job=job, final=final, curve=[], cpu_s=1.0)
+
+
+def test_runs_of_another_machine_are_added_to_the_results_and_replace_their_like(report, tmp_path):
+    from pointmaze_collect import collect
+    from pointmaze_jobs import HALF_HOUR
+
+    known = json.loads((report.RESULTS / "evidence_pointmaze.json").read_text(encoding="utf-8"))
+    levels = known["references"]["umaze"]
+    middle = (levels["controller"] + levels["random"]) / 2
+    maze_run(tmp_path, "umaze-bc-120k-0", middle, HALF_HOUR)
+    maze_run(tmp_path, "umaze-bc-120k-99", middle, HALF_HOUR)
+    # Another measurement of what the old scores were measured with does not move the new ones.
+    job = {"name": "umaze-references", "kind": "references", "maze": "umaze"}
+    job_file(tmp_path, "umaze-references", job=job, controller=1e6, random=0.0)
+    together = collect(tmp_path, known)
+    assert together["references"] == known["references"]
+    assert together["runs"] == known["runs"]
+    before = {(r["maze"], r["group"], r["seed"]): r for r in known["half_hour_runs"]}
+    after = {(r["maze"], r["group"], r["seed"]): r for r in together["half_hour_runs"]}
+    changed = {place for place in after if after[place] != before.get(place)}
+    assert changed == {("umaze", "bc", 0), ("umaze", "bc", 99)}
+    assert len(after) == len(before) + 1
+    assert after["umaze", "bc", 99]["score"] == pytest.approx(50)
+
+
+def test_runs_on_other_data_are_not_added(report, tmp_path):
+    from pointmaze_collect import collect
+
+    known = json.loads((report.RESULTS / "evidence_pointmaze.json").read_text(encoding="utf-8"))
+    job = {"name": "umaze-data", "kind": "data", "maze": "umaze"}
+    job_file(tmp_path, "umaze-data", job=job, **{**known["data"]["umaze"], "content_hash": "0"})
+    with pytest.raises(SystemExit, match="rlreg/pointmaze/umaze-v0 is not the data set"):
+        collect(tmp_path, known)
