@@ -240,12 +240,35 @@ def format_path(path: Sequence[str | int]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
-    """Returns the names of ``known`` that look like ``name``, best first."""
+    """Returns the names of ``known`` that look like ``name``, best first.
+
+    Those that say the same, like ``lr`` and ``learning_rate``, come alone: ``learning_rate`` looks
+    like ``learnable``, and means ``lr``.
+    """
     import difflib  # only a mistake needs it
 
     by_lower = {candidate.lower(): candidate for candidate in sorted(known)}
+    same = [by_lower[other] for other in by_lower if _says_the_same(name.lower(), other)]
+    if same:
+        return sorted(same, key=lambda other: (len(other), other))[:count]
     found = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=0.6)
     return [by_lower[match] for match in found]
+
+
+# Words of settings that the libraries of the field, and papers, spell in two ways.
+_SPELT = {"lr": "learning_rate", "temp": "temperature", "discount": "gamma", "num": "n"}
+
+
+def _says_the_same(name: str, other: str) -> bool:
+    """Whether ``other`` is ``name`` spelt in another way, or ends with it: ``critic_lr``."""
+    if name == other:
+        return False
+    full, wanted = _in_full(other), _in_full(name)
+    return full == wanted or full.endswith(f"_{wanted}")
+
+
+def _in_full(name: str) -> str:
+    return "_".join(_SPELT.get(word, word) for word in name.replace("-", "_").split("_"))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from rlreg.config import RUN_WORDS, LearnableConfig, Preset
 from rlreg.documents import Document
 from rlreg.errors import ConfigError, FileFormatError, Problem, did_you_mean, format_path
 from rlreg.open_union import OpenUnion
-from rlreg.problems import owner_of
+from rlreg.problems import key_hint, owner_of
 from rlreg.run_config import RunConfig
 from rlreg.yaml_reader import KeyPath, build_yaml
 
@@ -313,9 +313,8 @@ class Settings:
             return path
         if first in fields or cls is None:
             return ("learnable", *path)
-        raise ConfigError(
-            [Problem(path, "no such key", hint=did_you_mean(first, keys | fields), on_key=True)]
-        )
+        hint = did_you_mean(first, keys | fields) or key_hint(first, cls)
+        raise ConfigError([Problem(path, "no such key", hint=hint, on_key=True)])
 
     # --- pointing back --------------------------------------------------------------------------
 

@@ -117,7 +117,7 @@ def _problem(
     context = item.get("ctx") or {}
     hint = str(context.get("hint", ""))
     if on_key:
-        hint = _key_hint(str(path[-1]), owner_of(cls, data, path[:-1]))
+        hint = key_hint(str(path[-1]), owner_of(cls, data, path[:-1]))
     if kind == "literal_error" and isinstance(item.get("input"), str):
         hint = did_you_mean(item["input"], _literal_members(str(context.get("expected", ""))))
     return Problem(path, _message(kind, item, context), given, hint, on_key=on_key)
@@ -154,7 +154,7 @@ def _literal_members(expected: str) -> list[str]:
     return [part.strip().strip("'") for part in expected.replace(" or ", ",").split(",")]
 
 
-def _key_hint(key: str, owner: type[BaseModel] | None) -> str:
+def key_hint(key: str, owner: type[BaseModel] | None) -> str:
     """Says where this very key belongs, or suggests the nearest key that is there."""
     if owner is None:
         return ""

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 import rlreg
 from rlreg.components import Adam, PixelEncoder, VectorEncoder
 from rlreg.config import ActionSpace
+from rlreg.errors import nearest
 from rlreg.open_union import MAX_DEPTH, validate
 
 pytestmark = [pytest.mark.light, pytest.mark.usefixtures("local_names")]
@@ -315,3 +316,24 @@ class TestPreset:
     def test_id_names_its_learnable(self, bad):
         with pytest.raises(rlreg.RlregError, match="the id must look like"):
             rlreg.Preset(bad, "X.", "ours")
+
+
+IQL_KEYS = ("actor_learning_rate", "critic_learning_rate", "gamma", "n_critics", "weight_temp")
+
+
+@pytest.mark.parametrize(
+    ("written", "known", "meant"),
+    [
+        ("lr", IQL_KEYS, ["actor_learning_rate", "critic_learning_rate"]),
+        ("critic_lr", IQL_KEYS, ["critic_learning_rate"]),
+        ("discount", IQL_KEYS, ["gamma"]),
+        ("weight_temperature", IQL_KEYS, ["weight_temp"]),
+        ("num_critics", IQL_KEYS, ["n_critics"]),
+        ("learning_rate", ("learnable", "lr"), ["lr"]),  # which looks more like the former
+        ("gama", IQL_KEYS, ["gamma"]),
+        ("Gamma", IQL_KEYS, ["gamma"]),
+        ("critics", ("a", "b"), []),
+    ],
+)
+def test_other_spellings_of_the_field_name_the_key_that_says_the_same(written, known, meant):
+    assert nearest(written, known) == meant
