@@ -397,6 +397,33 @@ def test_steps_that_the_metadata_promises_but_the_file_lacks_break_a_law(
         load_dataset(name)
 
 
+def test_what_the_metadata_leaves_out_is_said(
+    write_minari, recognisable, plain_spaces, data_format, root
+):
+    episodes = [recognisable(index, 3) for index in range(3)]
+    name = write_minari(episodes, *plain_spaces, data_format=data_format)
+    path = root / name / "data" / "metadata.json"
+    metadata = json.loads(path.read_text())
+    assert not any("metadata.json" in note for note in load_dataset(name).laws.notes)
+    path.write_text(json.dumps({**metadata, "total_episodes": 2, "total_steps": None}))
+    dataset = load_dataset(name)
+    assert len(dataset) == 6
+    lost, more = (note for note in dataset.laws.notes if "metadata.json" in note)
+    assert lost.startswith("metadata.json has no total_steps")
+    assert more.startswith("the files have more episodes than total_episodes of metadata.json")
+
+
+@pytest.mark.parametrize("value", ["many", [], {}])
+def test_a_number_of_steps_that_is_none_is_refused(
+    write_minari, recognisable, plain_spaces, value, root
+):
+    name = write_minari([recognisable(0, 3)], *plain_spaces)
+    path = root / name / "data" / "metadata.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "total_steps": value}))
+    with pytest.raises(DatasetError, match="not the metadata of a Minari data set"):
+        load_dataset(name)
+
+
 def test_a_mapped_store_equals_the_resident_one_and_is_built_once(
     write_minari, recognisable, plain_spaces, tmp_path, monkeypatch
 ):

@@ -25,6 +25,7 @@ from rlreg.runtime.data.build import DatasetBuilder, LoadOptions
 from rlreg.runtime.data.cache import SourceFile, build_dataset
 from rlreg.runtime.data.dataset import DatasetInfo, References, TransitionDataset
 from rlreg.runtime.data.episodes import RawEpisode, add_episode
+from rlreg.runtime.data.hdf5 import open_hdf5
 from rlreg.runtime.data.minari_hdf5 import after_steps, decode_images, read_hdf5_episodes
 from rlreg.runtime.spaces import Space, space_from_json
 
@@ -86,6 +87,8 @@ def load_minari(
         for episode in file.episodes(with_success=chosen.cut_after_success):
             if add_episode(builder, episode):
                 kinds.append(episode.kind)
+        for note in file.doubts():
+            builder.ledger.note(note)
         return kinds if any(kinds) else ()
 
     num_rows = (file.declared_steps or 0) + file.num_episodes
@@ -115,6 +118,8 @@ class MinariFile:
         try:
             self.metadata: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             self.num_episodes = int(self.metadata["total_episodes"])
+            steps = self.metadata.get("total_steps")
+            self.declared_steps = None if steps is None else int(steps)
         except (OSError, ValueError, KeyError, TypeError) as cause:
             raise DatasetError(
                 f"{path}: not the metadata of a Minari data set: {cause!r}"
@@ -123,8 +128,6 @@ class MinariFile:
         self.data_format = str(self.metadata.get("data_format", "hdf5"))
         if self.data_format not in {"hdf5", "arrow", "parquet"}:
             raise DatasetError(f"{self.name}: data format {self.data_format!r} is not known")
-        steps = self.metadata.get("total_steps")
-        self.declared_steps = None if steps is None else int(steps)
         self.observation_space = self._space("observation_space")
         self.action_space = self._space("action_space")
 
@@ -178,6 +181,21 @@ class MinariFile:
             self.action_space,
             with_success=with_success,
         )
+
+    def doubts(self) -> Iterator[str]:
+        """What the laws cannot see, because the metadata does not say it or says less."""
+        if self.declared_steps is None:
+            yield "metadata.json has no total_steps: steps that the files lost would not be noticed"
+        if self.data_format != "hdf5":
+            has_more = (self.folder / str(self.num_episodes)).exists()
+        else:
+            with open_hdf5(self.folder / _HDF5_NAME) as file:
+                has_more = f"episode_{self.num_episodes}" in file
+        if has_more:
+            yield (
+                f"the files have more episodes than total_episodes of metadata.json says "
+                f"({self.num_episodes:,}); those are not read"
+            )
 
     def _space(self, key: str) -> Space:
         text: Any = self.metadata.get(key)
