@@ -234,6 +234,10 @@ def test_untouched_learnable_trains(name, options, site, tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["learnable"] == name
     assert summary["steps"] == int(options[-1])
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    if "--env" in options:  # a pole that nobody balances falls after some twenty steps
+        assert 8 < rows[-1]["episode/return_mean"] < 200
 
 
 def test_components_of_four_packages_train_together(site, tmp_path):
