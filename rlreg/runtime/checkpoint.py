@@ -34,6 +34,7 @@ from rlreg.errors import (
 from rlreg.migrations import migrate
 from rlreg.open_union import validate
 from rlreg.runtime.arguments import file_path
+from rlreg.runtime.build_limit import BuildLimit, bytes_in
 from rlreg.runtime.learnable import Learnable
 from rlreg.runtime.lock import (
     LockEntry,
@@ -100,7 +101,8 @@ class Checkpoint:
             CheckpointError: If the learnable is built for other spaces or has other networks.
         """
         try:
-            _build(learnable, self.header)
+            spaces = self.header.observation_space, self.header.action_space
+            _build_for(learnable, *spaces, self.state)
             restore_learnable(learnable, self.state)
         except CheckpointError as error:
             raise CheckpointError(f"{self.path}: {error}") from error
@@ -304,7 +306,7 @@ def load_weights(learnable: Learnable, path: PathLike) -> None:
     source = _as_path(path)
     state, spaces = _decode_weights(source, _weights_in(source))
     try:
-        _build_for(learnable, *_parse_spaces(spaces))
+        _build_for(learnable, *_parse_spaces(spaces), state)
         restore_weights(learnable, state)
     except CheckpointError as error:
         raise CheckpointError(f"{source}: {error}") from error
@@ -320,13 +322,12 @@ def _weights_in(path: Path) -> bytes:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _build(learnable: Learnable, header: Header) -> None:
-    _build_for(learnable, header.observation_space, header.action_space)
-
-
-def _build_for(learnable: Learnable, observation_space: Space, action_space: Space) -> None:
+def _build_for(
+    learnable: Learnable, observation_space: Space, action_space: Space, state: Mapping[str, Any]
+) -> None:
     try:
-        learnable.build(observation_space, action_space)
+        with BuildLimit(bytes_in(state)):
+            learnable.build(observation_space, action_space)
     except EnvironmentSpecError as error:
         raise CheckpointError(str(error)) from error
 

@@ -533,6 +533,17 @@ def test_a_space_that_would_fill_the_memory_is_refused(space, said, saved):
         rlreg.load(path, device="cpu")
 
 
+def test_networks_much_larger_than_the_file_are_refused_before_they_are_made(saved):
+    def enlarge(config):
+        config["encoder_factory"]["hidden_units"] = [65_536, 65_536]  # 17 GB
+
+    path = rebuild(saved[1], changed_json("config.json", enlarge))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CheckpointError, match="asks for networks of many more numbers than it"):
+        rlreg.load(path, device="cpu")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
 def test_run_state_comes_back(make_tiny, tmp_path):
     state = {"step": 3, "evaluations": [{"mean_return": 0.1}]}
     save(make_tiny(0), tmp_path / "x.rlreg", run_state=state)
