@@ -75,16 +75,19 @@ def _parse_path(text: str, origin: str) -> KeyPath:
     return tuple(parts)
 
 
+_NULLS = frozenset({"null", "Null", "NULL", "~"})
+
+
 def _parse_value(text: str, origin: str) -> Any:
-    if not text.strip():
-        message = "no value; write null, or '' for an empty string"
-        raise ConfigError([Problem((), message, origin=origin)])
     try:
         value, _ = build_yaml(text, "")
     except FileFormatError as error:
         reason = re.sub(r"\A:(\d+:\d+:)? ?", "", str(error))
         message = f"the value cannot be parsed: {reason}; put a string in YAML quotes"
         raise ConfigError([Problem((), message, origin=origin)]) from None
+    if value is None and text.strip() not in _NULLS:  # nothing, a comment, `---`
+        message = "no value; write null, or '' for an empty string"
+        raise ConfigError([Problem((), message, origin=origin)])
     is_flow = isinstance(value, dict | list) and text.lstrip()[0] in "{["
     if isinstance(value, dict | list) and not is_flow:
         message = "write a mapping as {key: value} and a list as [item, item]"

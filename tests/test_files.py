@@ -407,6 +407,7 @@ def test_a_mapping_from_memory_has_problems_without_a_place():
         ("env=CartPole-v1", ("env",), "CartPole-v1"),
         ("x={type: vector}", ("x",), {"type": "vector"}),
         ("x=null", ("x",), None),
+        ("x=~", ("x",), None),
         ("x=''", ("x",), ""),
         ("x=a=b", ("x",), "a=b"),
         ("x=C:\\data", ("x",), "C:\\data"),
@@ -420,7 +421,7 @@ def test_an_override_is_a_path_and_a_yaml_value(text, path, value):
 @pytest.mark.parametrize(
     "text",
     ["gamma", "=1", "a..b=1", ".a=1", "a.=1", "[0]=1", "a[x]=1", "a.[0]=1", "x=", "x=a: b",
-     "x=- a", "x=[1", "x=*a", "x=2024-01-31", "a b=1"],
+     "x=- a", "x=[1", "x=*a", "x=2024-01-31", "a b=1", "x= ", "x=---", "x=#1", "x=..."],
 )  # fmt: skip
 def test_an_override_that_cannot_be_parsed_is_refused_with_its_text(text):
     with pytest.raises(ConfigError) as caught:
