@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from rlreg.errors import DatasetError
 from rlreg.runtime.data import load_dataset
+from rlreg.runtime.data.inspect import inspect
 
 
 @pytest.fixture
@@ -189,3 +190,21 @@ def test_a_mapped_load_needs_little_memory_of_its_own(tmp_path):
     figures = json.loads(out.read_text())["figures"]
     assert figures["load mapped, 1,000 batches: anonymous memory, MiB"] < 180  # the rows are 206
     assert figures["inspect: anonymous memory, MiB"] < 180
+
+
+@pytest.mark.parametrize("look", [load_dataset, inspect])
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("actions", np.full(4, -1), "actions: negative integers"),
+        ("actions", np.array([b"left"] * 4), "actions: expected numbers"),
+        ("actions", np.zeros((0, 2)), "actions: there is not a single one"),
+        ("rewards", np.zeros((4, 2)), "rewards: expected shape"),
+        ("terminals", np.full(4, 3), "terminals: expected 0 and 1"),
+    ],
+)
+def test_whatever_is_wrong_with_the_data_names_the_file(look, name, values, said, write):
+    path = write([4], "t", **{name: values})
+    with pytest.raises(DatasetError) as caught:
+        look(str(path))
+    assert str(caught.value).startswith(f"{path}: {said}")

@@ -7,7 +7,8 @@ a terminated one is kept with zeros, which the termination masks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def load_d4rl(
         DatasetError: The file is not of this kind, damaged, or its data cannot be used.
     """
     path = Path(path)
-    with open_hdf5(path) as file:
+    with open_d4rl(path) as file:
         source = read_flat(file, path)
         guessed = action_space is None
         observation_space = observation_space or guess_observation_space(source.observations)
@@ -77,6 +78,18 @@ def load_d4rl(
         info = DatasetInfo(name=path.name, source=str(path), references=references)
         source_file = SourceFile([path], observation_space, action_space, num_rows, fill)
         return build_dataset(source_file, options or LoadOptions(), info)
+
+
+@contextlib.contextmanager
+def open_d4rl(path: Path) -> Iterator[Any]:
+    """Opens a file; whatever is wrong with its data then names it."""
+    with open_hdf5(path) as file:
+        try:
+            yield file
+        except DatasetError as error:
+            if str(error).startswith((str(path), path.name)):
+                raise
+            raise DatasetError(f"{path}: {error}") from error
 
 
 def read_flat(file: Any, path: Path) -> FlatSource:

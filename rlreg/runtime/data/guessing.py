@@ -36,7 +36,9 @@ def guess_observation_space(values: object) -> Space:
 def guess_action_space(values: object) -> Space:
     """Makes a space that actions fit; floats are continuous whatever their values."""
     shape, dtype = tuple(getattr(values, "shape", ())), np.dtype(getattr(values, "dtype", "O"))
-    if dtype.kind not in "iuf" or len(shape) == 0 or shape[0] == 0:
+    if shape[:1] == (0,):
+        raise DatasetError("actions: there is not a single one")
+    if dtype.kind not in "iuf" or len(shape) == 0:
         raise DatasetError(f"actions: expected numbers [N, ...], got {dtype} {list(shape)}")
     low, high = _extent(values)
     if dtype.kind == "f":

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from rlreg.errors import DatasetError, RlregError
 from rlreg.runtime.data.arrays import guess_action_space, guess_observation_space
 from rlreg.runtime.data.build import Place
-from rlreg.runtime.data.d4rl import REQUIRED_KEYS, read_flat
+from rlreg.runtime.data.d4rl import REQUIRED_KEYS, open_d4rl, read_flat
 from rlreg.runtime.data.findings import Finding as Finding
 from rlreg.runtime.data.findings import Inspection as Inspection
-from rlreg.runtime.data.hdf5 import open_hdf5
 from rlreg.runtime.data.load import Source, locate
 from rlreg.runtime.data.minari import MinariFile
 from rlreg.runtime.data.store import Layout, rows_within_budget
@@ -86,7 +85,7 @@ def _inspect_minari(folder: Path) -> Tally:
 
 
 def _inspect_d4rl(path: Path) -> Tally:
-    with open_hdf5(path) as file:
+    with open_d4rl(path) as file:
         source = read_flat(file, path)
         sizes = [len(file[key]) for key in REQUIRED_KEYS]
         total = min(sizes)
