@@ -154,8 +154,8 @@ def check_fields(cls: type[StrictModel], base: type[StrictModel], kind: type) ->
             knows nothing of them).
 
     Raises:
-        RegistrationError: If a setting is weakened, a validator is added or a field has a type
-            outside the closed list; the message names the field.
+        RegistrationError: If a setting is weakened, a validator is added, or a field hides a
+            method or has a type outside the closed list; the message names the field.
     """
     _check_settings(cls, base)
     for name, info in cls.model_fields.items():
@@ -164,6 +164,10 @@ def check_fields(cls: type[StrictModel], base: type[StrictModel], kind: type) ->
             raise RegistrationError(f"{where}: a field has one name; remove the alias")
         if info.exclude or info.init is False:
             raise RegistrationError(f"{where}: a field cannot be left out of the config")
+        if any(name in vars(parent) for parent in cls.__mro__[1:]):
+            raise RegistrationError(
+                f"{where}: this name belongs to a method of every config; choose another"
+            )
         if info.is_required() and name != "type":
             raise RegistrationError(f"{where}: every field needs a default")
         if name in ("type", "schema_version"):

@@ -140,6 +140,10 @@ class LearnerError(PluginError):
     """A method that the author of a learnable writes is missing, or gives something unfit."""
 
 
+class NotWrittenError(LearnerError, NotImplementedError):
+    """A class of a plugin lacks a method that is asked of it."""
+
+
 class DeviceError(RlregError, ValueError):
     """A device specification that does not follow the grammar."""
 

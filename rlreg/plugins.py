@@ -12,6 +12,7 @@ import importlib
 import inspect
 import json
 import traceback
+import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,8 +96,11 @@ def load_plugin(info: PluginInfo, block_list: BlockList) -> Contribution:
     _loading.offences = []
     info = replace(info, file=module_file(info))
     try:
-        manager = _manager_of(_load_object(info))
-        members, presets = _contributions(manager)
+        with warnings.catch_warnings():
+            # pydantic's, of a name that the contract refuses with a message of its own.
+            warnings.filterwarnings("ignore", r"Field name .* shadows an attribute", UserWarning)
+            manager = _manager_of(_load_object(info))
+            members, presets = _contributions(manager)
         if _loading.offences:
             raise RegistrationError(_loading.offences[0])
         hooks = tuple(name for name in HOOK_NAMES if getattr(manager.hook, name).get_hookimpls())

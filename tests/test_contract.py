@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 import rlreg
-from rlreg.errors import RegistrationError
+from rlreg.errors import NotWrittenError, RegistrationError
 
 pytestmark = [pytest.mark.light, pytest.mark.usefixtures("local_names")]
 
@@ -143,6 +143,19 @@ def test_validators_and_serializers_are_refused(member):
 def test_words_of_the_run_file_are_refused_as_fields(name):
     with pytest.raises(RegistrationError, match=rf"Probe\.{name}: .*run file"):
         rlreg.register_learnable(learnable({name: 1.0}, **{name: float}))
+
+
+@pytest.mark.parametrize("name", ["copy", "json", "create", "get_type", "migrations"])
+@pytest.mark.filterwarnings("ignore:Field name")  # pydantic's, which says less
+def test_fields_that_would_hide_a_method_are_refused(name):
+    with pytest.raises(RegistrationError, match=rf"Probe\.{name}: this name belongs to"):
+        rlreg.register_learnable(learnable({name: 1.0}, **{name: float}))
+
+
+def test_a_config_without_create_says_so():
+    rlreg.register_learnable(learnable({}))
+    with pytest.raises(NotWrittenError, match=r"'probe' is not complete: Probe has no create\(\)"):
+        rlreg.create("probe")
 
 
 @pytest.mark.parametrize(
