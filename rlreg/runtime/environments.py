@@ -163,7 +163,9 @@ def _gymnasium_make(env_id: str | EnvSpec, kwargs: Mapping[str, Any]) -> Env:
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.NamespaceNotFound) as error:
         raise _unknown(name, error) from error
     except (gymnasium.error.Error, ImportError) as error:
-        raise EnvironmentSpecError(f"environment {name!r} cannot be made: {error}") from error
+        hint = _not_on_path(error.__cause__ or error)  # gymnasium tells of what it imported
+        reason = f"{str(error).rstrip('.')}{hint}" if hint else error
+        raise EnvironmentSpecError(f"environment {name!r} cannot be made: {reason}") from error
     except Exception as error:
         given = f" with {dict(kwargs)}" if kwargs else ""
         raise EnvironmentSpecError(

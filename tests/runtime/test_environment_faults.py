@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -169,3 +171,12 @@ def test_the_same_where_training_needs_the_environment(command, tmp_path, capsys
     assert "is required" not in error
     if not options:
         assert "unknown environment 'NotThere-v0'" in error
+
+
+@pytest.mark.parametrize("env", ["of_here:Mine-v0", {"id": "M-v0", "register": "of_here:f"}])
+def test_a_module_in_the_working_folder_is_told_how_to_be_found(env, tmp_path, monkeypatch):
+    (tmp_path / "of_here.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [entry for entry in sys.path if entry not in ("", ".")])
+    with pytest.raises(EnvironmentSpecError, match=r"is not on Python's path: .* PYTHONPATH=\."):
+        make_env(env)
