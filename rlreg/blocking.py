@@ -61,7 +61,7 @@ def read_block_file() -> frozenset[str]:
             names = json.loads(file.read())
     except FileNotFoundError:
         return frozenset()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FileFormatError(f"{path}: cannot be read ({error}); delete or mend it") from error
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise FileFormatError(f"{path}: expected a JSON list of names; delete or mend it")

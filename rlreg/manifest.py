@@ -129,7 +129,7 @@ def read_manifest(
         return Manifest(
             tuple(members["learnables"]), tuple(members["components"]), tuple(part["presets"])
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -605,6 +605,13 @@ def test_schema_diff_of_a_foreign_schema_says_what_is_expected(call):
     assert "other.json: $schema is 'http://json-schema.org/draft-04/schema#'; expected" in err
 
 
+def test_schema_diff_of_json_that_is_nested_too_deep_is_refused(call):
+    Path("deep.json").write_text("[" * 10_000 + "]" * 10_000)
+    code, _, err = call("schema", "diff", "deep.json", "iql")
+    assert code == 2
+    assert err.startswith("error: deep.json: not JSON: ")
+
+
 def test_schema_diff_of_a_config_file_says_what_is_expected(call):
     Path("run.yaml").write_text("learnable: {type: probe}\n")
     code, _, err = call("schema", "diff", "run.yaml", "probe")

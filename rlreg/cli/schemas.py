@@ -243,7 +243,7 @@ def _schema(name: str) -> dict[str, Any]:
         loaded = json.loads(Path(name).read_text(encoding="utf-8"))
     except OSError as error:
         raise FileFormatError(f"{name}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{name}: not JSON: {error}") from error
     if not isinstance(loaded, dict) or "$schema" not in loaded:
         raise FileFormatError(f"{name}: not a JSON Schema (it has no $schema)")

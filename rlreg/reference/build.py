@@ -87,7 +87,7 @@ def _refuse_foreign(target: Path) -> None:
         return
     try:
         own = {MARKER, *json.loads((target / MARKER).read_text(encoding="utf-8"))["files"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise FileFormatError(
             f"{target}: not empty and not written by `rlreg docs build`; choose another folder"
         ) from None

@@ -287,7 +287,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FileFormatError(f"{path}: cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise FileFormatError(f"{path}: expected a mapping")
@@ -352,7 +352,7 @@ def _remove_stale(path: Path) -> None:
 def _refuse_running(path: Path, content: str) -> None:
     try:
         holder = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return  # nobody writes it in place, so nobody is using it
     if not isinstance(holder, dict):
         return

@@ -217,12 +217,15 @@ def _prepare(path: Path, plan: SweepPlan, workers: int | None) -> SweepPlan:
 
 def open_study(path: Path, plan: SweepPlan) -> Study:
     """Opens the ended trials of a sweep; several processes may have them open."""
+    import sqlite3
+
     import optuna
 
-    storage = optuna.storages.RDBStorage(
-        f"sqlite:///{(path / STORE_FILE).resolve()}",
-        engine_kwargs={"connect_args": {"timeout": 60}},
-    )
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(path / STORE_FILE, timeout=60, check_same_thread=False)
+
+    # The address names no file: a path with `?`, `#` or `{}` means something else there.
+    storage = optuna.storages.RDBStorage("sqlite:///study", engine_kwargs={"creator": connect})
     return optuna.create_study(
         storage=storage,
         study_name=_STUDY,

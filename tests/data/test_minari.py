@@ -375,6 +375,18 @@ def test_damaged_files_are_data_set_errors(write_minari, recognisable, plain_spa
         load_dataset(name)
 
 
+@pytest.mark.parametrize("space", ["{", "[]", "[" * 10_000, 3, [], {}, '{"type": "Box"}'])
+def test_a_space_that_cannot_be_read_is_a_data_set_error(
+    space, write_minari, recognisable, plain_spaces, root
+):
+    name = write_minari([recognisable(0, 3)], *plain_spaces)
+    path = root / name / "data" / "metadata.json"
+    metadata = json.loads(path.read_text())
+    path.write_text(json.dumps({**metadata, "observation_space": space}))
+    with pytest.raises(DatasetError, match="observation_space"):
+        load_dataset(name)
+
+
 def test_a_missing_episode_is_named(write_minari, recognisable, plain_spaces, data_format, root):
     name = write_minari([recognisable(0, 3)], *plain_spaces, data_format=data_format)
     path = root / name / "data" / "metadata.json"

@@ -82,6 +82,14 @@ def test_the_best_trial_is_a_run_file_that_validates_and_gives_its_value(plan, t
     assert RunFolder.open(Path(result.best["folder"])).read_summary() is not None
 
 
+@pytest.mark.parametrize("name", ["{}", "{0}", "a?b", "a#b", "50%25", "a b"])
+def test_a_folder_may_have_any_name(name, plan, tmp_path):
+    result = go(plan, tmp_path / name, 1)
+    assert (result.status, len(result.trials)) == ("finished", 1)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert len(go(plan, tmp_path / name, 2).trials) == 2
+
+
 def test_a_seed_gives_the_same_trials_and_another_seed_others(plan, tmp_path):
     first, second = go(plan, tmp_path / "a", 3), go(plan, tmp_path / "b", 3)
     other = replace(plan, seed=4)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from learner_helpers import (
@@ -519,9 +520,14 @@ def test_files_that_are_none_or_run_code_are_refused(tmp_path, capsys):
     (tmp_path / "text").write_text("hello")
     torch.save(Evil(), tmp_path / "evil.pt")
     torch.save(model_for(Aim.observation_space, Aim.action_space).state_dict(), tmp_path / "other")
+    names = ["text", "evil.pt", "other", "missing"]
+    for number, text in enumerate(("{", "[]", "{}", '{"state": {}}', "[" * 10_000)):
+        names.append(f"{number}.safetensors")
+        tensors = {"weight": torch.zeros(2)}
+        safetensors.torch.save_file(tensors, tmp_path / names[-1], metadata={"rlreg": text})
     trainer = trainer_for()
     before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
-    for name in ("text", "evil.pt", "other", "missing"):
+    for name in names:
         with pytest.raises(CheckpointError):
             trainer.load_state(str(tmp_path / name))
     assert capsys.readouterr().out == ""

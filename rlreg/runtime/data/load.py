@@ -168,7 +168,7 @@ def list_local() -> list[LocalDataset]:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             steps, episodes = int(data["total_steps"]), int(data["total_episodes"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
         data_format = str(data.get("data_format", "hdf5"))
         found.append(LocalDataset(dataset_id, path.parent, steps, episodes, data_format))

@@ -120,7 +120,7 @@ class MinariFile:
             self.num_episodes = int(self.metadata["total_episodes"])
             steps = self.metadata.get("total_steps")
             self.declared_steps = None if steps is None else int(steps)
-        except (OSError, ValueError, KeyError, TypeError) as cause:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as cause:
             raise DatasetError(
                 f"{path}: not the metadata of a Minari data set: {cause!r}"
             ) from cause
@@ -213,10 +213,10 @@ class MinariFile:
                     f"{self.name}: {key} is not in metadata.json and its environment {spec.id} "
                     f"cannot be made: {cause}"
                 ) from cause
-        data: dict[str, object] = json.loads(text) if isinstance(text, str) else dict(text)
         try:
+            data: dict[str, object] = json.loads(text) if isinstance(text, str) else dict(text)
             return space_from_json(data)
-        except RlregError as cause:
+        except (RlregError, ValueError, TypeError, AttributeError, RecursionError) as cause:
             raise DatasetError(f"{self.name}: {key}: {cause}") from cause
 
     # -----------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class MinariFile:
                     str(folder), format=self.data_format, ignore_prefixes=["_", ".", _METADATA_NAME]
                 )
                 yield self._arrow_episode(data, folder, index, with_success)
-            except (OSError, KeyError, ValueError) as cause:
+            except (OSError, KeyError, ValueError, TypeError, RecursionError) as cause:
                 if isinstance(cause, DatasetError):
                     raise
                 raise DatasetError(
@@ -291,7 +291,7 @@ def env_spec_from_json(text: str) -> EnvSpec | None:
         kept = {key: value for key, value in data.items() if key in known}
         kept["additional_wrappers"] = wrappers
         return EnvSpec.from_json(json.dumps(kept))
-    except (ValueError, TypeError, AttributeError, gymnasium.error.Error):
+    except (ValueError, TypeError, AttributeError, RecursionError, gymnasium.error.Error):
         return None
 
 

@@ -120,12 +120,12 @@ def _of_safetensors(name: str, content: bytes) -> Mapping[str, Any]:
         tensors = safetensors.torch.load(content)
         length = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
-    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
+        if "rlreg" not in metadata:
+            return tensors
+        state = unflatten_state(json.loads(metadata["rlreg"])["state"], tensors)
+        model: Mapping[str, Any] = state["networks"]["model"]
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(
             f"{name}: is no .rlreg, safetensors or torch file: {error}"
         ) from error
-    if "rlreg" not in metadata:
-        return tensors
-    state = unflatten_state(json.loads(metadata["rlreg"])["state"], tensors)
-    model: Mapping[str, Any] = state["networks"]["model"]
     return model
