@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlreg.blocking import normalize
 from rlreg.entry_points import PluginInfo
@@ -118,7 +118,7 @@ class Registry:
             ]
         return sorted(found, key=lambda record: (record.name, normalize(record.distribution)))
 
-    def resolve(self, kind: str, reference: str) -> Record:
+    def resolve(self, kind: str, reference: Any) -> Record:
         """Finds the record that a bare or qualified name means.
 
         Raises:
@@ -126,6 +126,9 @@ class Registry:
             AmbiguousNameError: If several distributions claim a bare name.
             PluginError: If the name looks like that of a broken or blocked plugin.
         """
+        if not isinstance(reference, str):
+            given = type(reference).__name__
+            raise UnknownNameError(f"expected the name of a {kind} as a string, got {given}")
         qualifier, _, name = reference.rpartition("/")
         with self.lock:
             claims = list(self.records.get((kind, name), ()))

@@ -24,6 +24,7 @@ from pydantic_core import core_schema
 from rlreg import registry
 from rlreg.blocking import normalize
 from rlreg.config import KINDS, LearnableConfig
+from rlreg.errors import UnknownNameError
 from rlreg.open_union import OpenUnion
 from rlreg.schema_editor import DIALECT, editor_schema
 
@@ -92,6 +93,8 @@ def _standard_schema(
         record = registry.resolve("learnable", name)
         owners = {"rlreg", normalize(record.distribution), *more}
         return _export(record.cls, record.id, scope, owners)
+    if not isinstance(name, type) or not issubclass(name, BaseModel):
+        raise UnknownNameError(f"expected the id of a learnable or a config class, got {name!r}")
     owners = {"rlreg", *more}
     if issubclass(name, OpenUnion) and not name.is_abstract():
         owners.add(normalize(registry.provenance(name).distribution))

@@ -125,7 +125,7 @@ def _observations(value: Any, name: str, spaces: Spaces) -> Tensor:
 
 
 def _actions(value: Any, spaces: Spaces, size: int) -> Tensor:
-    actions = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    actions = _tensor(value, "actions")
     expected = (size, *spaces.action_plan.shape)
     if actions.numel() != torch.Size(expected).numel() or len(actions) != size:
         raise ShapeError.of("actions", str(list(expected)), actions.shape)
@@ -133,10 +133,19 @@ def _actions(value: Any, spaces: Spaces, size: int) -> Tensor:
     return actions.long() if spaces.action_plan.is_discrete else actions.float()
 
 
+def _tensor(value: Any, name: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return torch.as_tensor(np.asarray(value))
+    except (TypeError, ValueError) as error:  # of objects, or of rows of several lengths
+        raise DatasetError(f"batch: {name}: expected an array of numbers") from error
+
+
 def _column(value: Any, name: str, size: int) -> Tensor:
     if isinstance(value, float):
         return torch.full((size,), value)
-    column = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    column = _tensor(value, name)
     if tuple(column.shape) not in ((size,), (size, 1)):
         raise ShapeError.of(name, f"[{size}] or [{size}, 1]", column.shape)
     return column.reshape(size).float()

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlreg.errors import EnvironmentSpecError
-from rlreg.runtime.arguments import whole_number
+from rlreg.runtime.arguments import function, whole_number
 from rlreg.runtime.data.dataset import References, TransitionDataset
 from rlreg.runtime.environments import EnvLike, env_name
 from rlreg.runtime.learnable import Learnable
@@ -236,6 +236,7 @@ def _actor_of(policy: Policy | Learnable, deterministic: bool) -> Actor:
     name = getattr(policy, "__name__", "")
     if isinstance(owner, Learnable) and name in ("predict", "sample_action"):
         return _LearnableActor(owner, name == "predict")
+    function("policy", policy)
     return _FunctionActor(policy)
 
 

@@ -250,9 +250,9 @@ class FlatteningPlan:
 
     def _is_flat(self, value: Observation, *, batched: bool) -> bool:
         """Whether ``value`` has gone through this plan before (``dataset.observations``)."""
-        if isinstance(value, Mapping | tuple) or not hasattr(value, "shape"):
+        given = getattr(value, "shape", None)
+        if isinstance(value, Mapping | tuple) or not isinstance(given, tuple):
             return False
-        given = tuple(value.shape)
         if (given[1:] if batched else given) != self.shape:
             return False
         if self.leaves[0].keys:

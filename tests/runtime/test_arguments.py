@@ -7,6 +7,7 @@ import math
 import os
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -15,13 +16,16 @@ import rlreg
 from rlreg.errors import (
     CheckpointError,
     ConfigError,
+    DatasetError,
     FileFormatError,
     NonFiniteError,
     RlregError,
     RunError,
+    UnknownNameError,
 )
 from rlreg.runtime import runs as runs_module
 from rlreg.runtime.arguments import file_path, whole_number
+from rlreg.runtime.data.replay import ReplayBuffer
 from rlreg.runtime.environments import env_factory
 from rlreg.runtime.evaluation import evaluate
 from rlreg.runtime.online import _check_lengths, _engine_of
@@ -203,3 +207,56 @@ def test_the_time_that_remains_is_never_negative(capsys):
     display.advance(160)
     display.epoch(1, None, {"loss": 1.0})
     assert "ETA 0:00:00" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", [5, None, ("iql",), b"iql", np.float32(1), {}, []], ids=repr)
+def test_a_name_that_is_no_text_is_refused(value):
+    for call in (rlreg.get_config_class, rlreg.json_schema, rlreg.make_config):
+        with pytest.raises(UnknownNameError, match=r"^expected the (name|id)"):
+            call(value)
+
+
+@pytest.mark.parametrize("value", [{}, "iql", 5, None], ids=repr)
+def test_a_policy_that_is_none_is_refused(value):
+    with pytest.raises(ConfigError, match="policy: expected a function"):
+        evaluate(value, "Pendulum-v1", 1)
+
+
+@pytest.mark.parametrize("is_buffer", [False, True])
+def test_samples_are_drawn_by_number_and_generator(is_buffer, arrays_data):
+    source = arrays_data
+    if is_buffer:
+        source = ReplayBuffer(10, dataset=arrays_data)
+        for limit in (0, "many", 1.5):
+            with pytest.raises(ConfigError, match="limit"):
+                ReplayBuffer(limit, dataset=arrays_data)
+        for share in (0, 1, "half", math.nan):
+            with pytest.raises(ConfigError, match="balanced_share"):
+                ReplayBuffer(10, dataset=arrays_data, balanced_share=share)
+    generator = torch.Generator()
+    for size in (0, -1, 1.5, "8", (2,)):
+        with pytest.raises(ConfigError, match="batch_size"):
+            source.sample(size, generator)
+    for other in (None, 5, torch):
+        with pytest.raises(ConfigError, match="generator: expected one of torch or numpy"):
+            source.sample(2, other)
+    assert len(source.sample(np.int64(2), generator)["rewards"]) == 2
+
+
+@pytest.mark.parametrize("name", ["actions", "rewards", "terminations"])
+@pytest.mark.parametrize("value", [["a"] * 4, [object()] * 4, [[1.0], [1.0, 2.0]] * 2])
+def test_a_batch_of_no_numbers_is_refused_by_its_name(name, value, make_tiny, arrays_data):
+    batch = {**arrays_data.sample(4, torch.Generator()), name: value}
+    with pytest.raises(DatasetError, match=f"batch: {name}: expected an array of numbers"):
+        make_tiny(0).update(batch)
+
+
+def test_a_space_is_no_observation(make_tiny):
+    with pytest.raises(RlregError):
+        make_tiny(0).predict(gymnasium.spaces.Text(3))
+
+
+def test_options_of_loading_that_are_no_flag_are_refused(minari_root):
+    for value in (torch.zeros(2), "no", 1):
+        with pytest.raises(DatasetError, match="clip_actions: expected True or False"):
+            rlreg.load_dataset("rlreg/pendulum/mixed-v0", generate=True, clip_actions=value)

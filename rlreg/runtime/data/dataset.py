@@ -17,7 +17,8 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
-from rlreg.errors import DatasetError
+from rlreg.errors import ConfigError, DatasetError
+from rlreg.runtime.arguments import whole_number
 from rlreg.runtime.data.episode_views import Episodes as Episodes
 from rlreg.runtime.data.episode_views import EpisodeView as EpisodeView
 from rlreg.runtime.data.info import DatasetInfo as DatasetInfo
@@ -193,12 +194,12 @@ class TransitionDataset:
     def sample_indices(
         self, batch_size: int, generator: torch.Generator | np.random.Generator
     ) -> torch.Tensor:
-        """Draws the indices that ``sample`` would draw, ``[B]`` int64 on the generator's device."""
-        if isinstance(generator, np.random.Generator):
-            return torch.from_numpy(generator.integers(self._size, size=batch_size))
-        return torch.randint(
-            self._size, (batch_size,), generator=generator, device=generator.device
-        )
+        """Draws the indices that ``sample`` would draw, ``[B]`` int64 on the generator's device.
+
+        Raises:
+            ConfigError: If an argument is something else.
+        """
+        return draw_indices(self._size, whole_number("batch_size", batch_size), generator)
 
     def gather(self, indices: torch.Tensor) -> Batch:
         """Collects the transitions with these indices, as ``sample`` returns them.
@@ -357,3 +358,18 @@ def _fits(size: int, device: torch.device) -> bool:
         return True
     free, _ = torch.cuda.mem_get_info(device)
     return size < free * _USABLE_SHARE
+
+
+def draw_indices(
+    size: int, count: int, generator: torch.Generator | np.random.Generator
+) -> torch.Tensor:
+    """Draws ``[count]`` int64 below ``size``, with replacement, on the generator's device.
+
+    Raises:
+        ConfigError: If the generator is none of torch or numpy.
+    """
+    if isinstance(generator, np.random.Generator):
+        return torch.from_numpy(generator.integers(size, size=count))
+    if not isinstance(generator, torch.Generator):
+        raise ConfigError(f"generator: expected one of torch or numpy, got {generator!r}")
+    return torch.randint(size, (count,), generator=generator, device=generator.device)

@@ -87,10 +87,10 @@ def load_dataset(
     """
     given = source if isinstance(source, DatasetSettings) else DatasetSettings(id="-")
     options = LoadOptions(
-        allow_non_finite=allow_non_finite or given.allow_non_finite,
-        clip_actions=clip_actions or given.clip_actions,
-        cut_after_success=cut_after_success or given.cut_after_success,
-        split_at_breaks=split_at_breaks or given.split_at_breaks,
+        allow_non_finite=_either(allow_non_finite, given.allow_non_finite),
+        clip_actions=_either(clip_actions, given.clip_actions),
+        cut_after_success=_either(cut_after_success, given.cut_after_success),
+        split_at_breaks=_either(split_at_breaks, given.split_at_breaks),
         memory_map=memory_map,
         memory_limit=memory_limit,
     )
@@ -106,6 +106,10 @@ def load_dataset(
             references=references,
         )
     return dataset if device == "cpu" else dataset.to(device)
+
+
+def _either(own: bool, settings: bool) -> bool:
+    return settings if own is False else own  # what is no bool is refused with its name
 
 
 def locate(

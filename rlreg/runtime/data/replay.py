@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlreg.errors import CheckpointError, ConfigError, NonFiniteError
-from rlreg.runtime.data.dataset import TransitionDataset
+from rlreg.runtime.arguments import whole_number
+from rlreg.runtime.data.dataset import TransitionDataset, draw_indices
 from rlreg.runtime.data.store import Batch, Layout
 from rlreg.runtime.spaces import ActionPlan, FlatteningPlan, Space, space_difference
 
@@ -58,10 +59,11 @@ class ReplayBuffer:
             action_space = action_space or dataset.action_space
         if observation_space is None or action_space is None:
             raise ConfigError("a replay buffer needs a data set or both spaces")
-        if limit < 1:
-            raise ConfigError(f"limit = {limit}: expected at least 1")
-        if balanced_share is not None and (dataset is None or not 0 < balanced_share < 1):
-            raise ConfigError("balanced_share needs a data set, and a share between 0 and 1")
+        limit = whole_number("limit", limit)
+        if balanced_share is not None:
+            is_share = isinstance(balanced_share, int | float) and 0 < balanced_share < 1
+            if dataset is None or not is_share:
+                raise ConfigError("balanced_share needs a data set, and a share between 0 and 1")
         self.limit, self.dataset, self.balanced_share = limit, dataset, balanced_share
         self.observation_space, self.action_space = observation_space, action_space
         self.plan, self.action_plan = (
@@ -166,10 +168,11 @@ class ReplayBuffer:
         long as nothing was collected.
 
         Raises:
-            ConfigError: If the buffer is empty.
+            ConfigError: If the buffer is empty, or an argument is something else.
         """
         if len(self) == 0:
             raise ConfigError("the replay buffer is empty")
+        batch_size = whole_number("batch_size", batch_size)
         if self.balanced_share is None:
             drawn = _draw(len(self), batch_size, generator)
             is_online = drawn >= self.num_offline
@@ -250,10 +253,7 @@ class ReplayBuffer:
 
 
 def _draw(size: int, count: int, generator: torch.Generator | np.random.Generator) -> Tensor:
-    if isinstance(generator, np.random.Generator):
-        return torch.from_numpy(generator.integers(max(size, 1), size=count))
-    drawn = torch.randint(max(size, 1), (count,), generator=generator, device=generator.device)
-    return drawn.cpu()
+    return draw_indices(max(size, 1), count, generator).cpu()
 
 
 def _extended(rows: Tensor, count: int) -> Tensor:
