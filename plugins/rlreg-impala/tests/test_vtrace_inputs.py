@@ -142,6 +142,13 @@ def test_heads_have_actions(nvec):
         from_logits(**logit_arguments(actions=actions), nvec=nvec)
 
 
+@pytest.mark.parametrize("nvec", [5, "23", torch.tensor(5), {2, 3}, object()], ids=repr)
+def test_numbers_of_actions_are_a_sequence(nvec):
+    actions = torch.zeros(T, B, 2, dtype=torch.int64)
+    with pytest.raises(ConfigError, match=r"^nvec = .*expected the number of actions of each head"):
+        from_logits(**logit_arguments(actions=actions), nvec=nvec)
+
+
 def test_arrays_give_what_tensors_give():
     given = logit_arguments()
     wanted = from_logits(**given)
@@ -161,6 +168,13 @@ def test_what_is_no_policy_is_named(given):
         from_distributions(given, policy, torch.zeros(T, B), *rest)
     with pytest.raises(RlregError, match=r"^actions"):
         from_distributions(policy, policy, given, *rest)
+
+
+def test_one_number_is_no_action_of_several_parts():
+    rest = list(numbers().values())[1:]
+    policies = [Normal(torch.zeros(T, B), 1.0)] * 2
+    with pytest.raises(ShapeError, match="actions: expected 2 parts"):
+        from_distributions(policies, policies, torch.tensor(1.0), *rest)
 
 
 def test_flags_may_be_floats_of_0_and_1():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mode
 from typing import Any, TypeAlias
 
@@ -118,7 +118,7 @@ def softmax_policies(
         ConfigError: If an input is no tensor, or ``nvec`` holds no numbers of actions.
     """
     if nvec is not None:
-        nvec = [_size_of_head(size) for size in nvec]
+        nvec = [_size_of_head(size) for size in _sizes_in(nvec)]
     names = ("behaviour_logits", "target_logits")
     heads = [_heads(*item, nvec) for item in zip(names, (behaviour, target), strict=True)]
     acted = _action_tensors(actions)
@@ -139,6 +139,14 @@ def softmax_policies(
     is_one = isinstance(behaviour, Tensor | np.ndarray) and nvec is None
     policies = [[_categorical(part) for part in own] for own in heads]
     return [own[0] if is_one else own for own in policies], acted
+
+
+def _sizes_in(nvec: Any) -> Iterable[object]:
+    if isinstance(nvec, np.ndarray | Tensor):
+        nvec = nvec.tolist()
+    if not isinstance(nvec, Sequence) or isinstance(nvec, str):
+        raise refused("nvec", "expected the number of actions of each head", repr(nvec))
+    return nvec
 
 
 def _size_of_head(size: object) -> int:
@@ -187,7 +195,7 @@ def log_probs(name: str, policy: Policy, actions: Actions) -> Tensor:
             raise ShapeError(f"actions: expected a mapping with the keys {sorted(policy)}")
         parts = [(f"{name}[{key!r}]", policy[key], actions[key]) for key in policy]
     elif isinstance(policy, Sequence) and not isinstance(policy, str):
-        chosen = actions.unbind(-1) if isinstance(actions, Tensor) else actions
+        chosen = actions.unbind(-1) if isinstance(actions, Tensor) and actions.ndim else actions
         if not isinstance(chosen, Sequence) or len(chosen) != len(policy):
             raise ShapeError(f"actions: expected {len(policy)} parts, as many as {name} has")
         parts = [(f"{name}[{i}]", policy[i], chosen[i]) for i in range(len(policy))]
