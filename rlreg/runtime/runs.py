@@ -26,6 +26,7 @@ from rlreg.files import dump_yaml, load_run
 from rlreg.run_config import RunConfig
 from rlreg.runtime.lock import lock_from_json, lock_of, lock_to_json, require_installed
 from rlreg.runtime.logging import METRICS_FILE
+from rlreg.runtime.summary import check_summary
 
 LOCK_FILE = "rlreg.lock"
 PID_FILE = "running.json"
@@ -156,9 +157,13 @@ class RunFolder:
         return read_json(self.path / LOCK_FILE) if (self.path / LOCK_FILE).is_file() else {}
 
     def read_summary(self) -> dict[str, Any] | None:
-        """Reads ``summary.json``: there is one when the run is finished."""
+        """Reads ``summary.json``: there is one when the run is finished.
+
+        Raises:
+            FileFormatError: If it is damaged.
+        """
         path = self.path / SUMMARY_FILE
-        return read_json(path) if path.is_file() else None
+        return check_summary(path, read_json(path)) if path.is_file() else None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes ``summary.json``.

@@ -19,7 +19,7 @@ import numpy as np
 
 from rlreg.atomic_file import write_text
 from rlreg.documents import RUN_FILE
-from rlreg.errors import RunError
+from rlreg.errors import FileFormatError, RunError
 from rlreg.files import dump_yaml
 from rlreg.parent_process import environment_of_child
 from rlreg.run_config import LARGEST_SEED, RunConfig
@@ -103,16 +103,32 @@ def resume_seeds(
     path: Path, show_progress: bool, should_stop: StopFunction, *, strict_lock: bool = False
 ) -> RunResult:
     """Goes on with the seeds that are not finished."""
-    run, settings = RunFolder.open(path).read_run(), read_json(path / SEEDS_FILE)
-    seeds, arrangement = settings["seeds"], settings.get("arrangement", "spread")
-    if (
-        all(_summary_of(path, seed) is not None for seed in seeds)
-        and (path / SUMMARY_FILE).exists()
-    ):
-        return RunResult(path, "already finished", read_json(path / SUMMARY_FILE))
+    run = RunFolder.open(path).read_run()
+    seeds, arrangement = _read_seeds(path / SEEDS_FILE)
+    summaries = [_summary_of(path, seed) for seed in seeds]
+    if all(item is not None for item in summaries) and (path / SUMMARY_FILE).exists():
+        return RunResult(path, "already finished", summarize(run, summaries, seeds))
     if strict_lock:
         _require_same_code(path, run, seeds)
     return _run_all(run, path, seeds, arrangement, show_progress, should_stop)
+
+
+def _read_seeds(path: Path) -> tuple[list[int], Arrangement]:
+    """Reads which seeds there are, and how they are trained.
+
+    Raises:
+        FileFormatError: If the file does not say so.
+    """
+    settings = read_json(path)
+    seeds: Any = settings.get("seeds")
+    arrangement: Any = settings.get("arrangement", "spread")
+    is_list = isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds)
+    if not is_list or arrangement not in ("spread", "stacked"):
+        raise FileFormatError(
+            f"{path}: damaged: expected a list of seeds, and spread or stacked as arrangement; "
+            "each seed-N beside it can be resumed by itself"
+        )
+    return seeds, arrangement
 
 
 def _require_same_code(path: Path, run: RunConfig, seeds: list[int]) -> None:

@@ -6,9 +6,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rlreg.errors import DatasetError, MissingDatasetError, UnknownNameError
+from rlreg.errors import DatasetError, MissingDatasetError, RlregError, UnknownNameError
 from rlreg.runtime.data import TransitionDataset, load_dataset
 from rlreg.runtime.data.dataset import References
+from rlreg.runtime.data.inspect import inspect
 from rlreg.runtime.data.load import list_local
 from rlreg.runtime.data.minari import env_spec_from_json
 
@@ -373,6 +374,28 @@ def test_damaged_files_are_data_set_errors(write_minari, recognisable, plain_spa
     shutil.rmtree(root / name / "data")
     with pytest.raises(MissingDatasetError):
         load_dataset(name)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bytes_that_rot_are_found_or_do_no_harm(
+    seed, write_minari, recognisable, plain_spaces, root
+):
+    """HDF5 says so in errors of many kinds, from reading as from looking around."""
+    name = write_minari([recognisable(0, 3), recognisable(1, 4)], *plain_spaces)
+    file = root / name / "data" / "main_data.hdf5"
+    whole, rng, num_refused = file.read_bytes(), np.random.default_rng(seed), 0
+    # Headers and trees, where most of the bytes are of some kilobytes of file.
+    for _ in range(150):
+        rotten = bytearray(whole)
+        for place in rng.integers(len(whole), size=8):
+            rotten[place] = rng.integers(256)
+        file.write_bytes(rotten)
+        for look in (load_dataset, inspect):
+            try:
+                look(name)
+            except RlregError:
+                num_refused += 1
+    assert num_refused > 20
 
 
 @pytest.mark.parametrize("space", ["{", "[]", "[" * 10_000, 3, [], {}, '{"type": "Box"}'])

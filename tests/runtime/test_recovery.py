@@ -14,9 +14,11 @@ import time
 import pytest
 
 import rlreg
-from rlreg.errors import CheckpointError
+from rlreg.cli.main import run as run_cli
+from rlreg.errors import CheckpointError, FileFormatError
 from rlreg.runtime import sweep_worker
 from rlreg.runtime.logging import read_metrics
+from rlreg.runtime.report.runs import read_groups
 
 
 @pytest.fixture
@@ -86,6 +88,47 @@ def test_metrics_that_are_no_text_stop_no_run(interrupted):
     file.write_bytes(file.read_bytes().splitlines()[0] + b"\n\xff\xfe\x00\x80\n")
     assert rlreg.resume(interrupted, show_progress=False).status == "finished"
     assert [row["step"] for row in read_metrics(file)] == [100, 300, 400]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"steps": "many"}, "steps: expected a valid integer"),
+        ({"final": {"mean_return": 1.0}}, "final.std_return: required"),
+        ({"baselines": {"random": {"mean_return": [1]}}}, "baselines.random.mean_return: expected"),
+        ({"references": {"min": 0.0, "max": 1.0}}, "references.from: required"),
+        ({"best": None, "learnable": None}, "learnable: expected a valid string"),
+    ],
+)
+def test_a_summary_that_was_edited_is_refused_and_can_be_made_anew(
+    change, said, interrupted, tmp_path
+):
+    assert rlreg.resume(interrupted, show_progress=False).status == "finished"
+    file = interrupted / "summary.json"
+    whole = file.read_text()
+    file.write_text(json.dumps({**json.loads(whole), **change}))
+    for call in (rlreg.resume, lambda folder: read_groups([folder])):
+        with pytest.raises(FileFormatError, match=f"summary.json: damaged: {said}"):
+            call(interrupted)
+    assert run_cli(["report", str(interrupted), "-o", str(tmp_path / "r.html")]) == 2
+    file.unlink()
+    assert rlreg.resume(interrupted, show_progress=False).status == "finished"
+    fixed = {"wall_s", "updates_per_s"}
+    again, before = json.loads(file.read_text()), json.loads(whole)
+    assert {k: v for k, v in again.items() if k not in fixed} == {
+        k: v for k, v in before.items() if k not in fixed
+    }
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"seeds": None}, {"seeds": ["0"]}, {"seeds": []}, {"seeds": [0], "arrangement": "x"}],
+    ids=repr,
+)
+def test_seeds_that_are_not_said_are_refused(settings, interrupted):
+    (interrupted / "seeds.json").write_text(json.dumps(settings))
+    with pytest.raises(FileFormatError, match=r"seeds.json: damaged: expected a list of seeds"):
+        rlreg.resume(interrupted)
 
 
 # --- parents that are killed --------------------------------------------------------------------

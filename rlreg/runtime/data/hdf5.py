@@ -7,14 +7,17 @@ kilobytes can declare terabytes.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlreg.errors import DatasetError, MissingExtraError
+from rlreg.errors import DatasetError, MissingExtraError, RlregError
 
 _MOST_EXPANSION = 1100  # of bytes in a file: deflate's limit is 1,032
 
@@ -28,17 +31,30 @@ def import_h5py() -> Any:
     return h5py
 
 
-def open_hdf5(path: Path) -> Any:
-    """Opens an HDF5 file for reading.
+@contextlib.contextmanager
+def open_hdf5(path: Path) -> Iterator[Any]:
+    """Opens an HDF5 file for reading, for as long as the block lasts.
 
     Raises:
-        DatasetError: It is missing or no HDF5 file.
+        DatasetError: It is missing or no HDF5 file, or HDF5 stumbles over what is in it.
     """
     h5py = import_h5py()
     try:
-        return h5py.File(path, "r")
+        file = h5py.File(path, "r")
     except OSError as cause:
         raise DatasetError(f"{path}: not a readable HDF5 file: {cause}") from cause
+    try:
+        with file:
+            yield file
+    except (RuntimeError, OSError, KeyError, ValueError) as error:
+        if isinstance(error, RlregError) or not _is_from_h5py(error):
+            raise
+        raise DatasetError(f"{path}: the HDF5 file is damaged: {error}") from error
+
+
+def _is_from_h5py(error: BaseException) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return "h5py" in Path(frames[-1].filename).parts
 
 
 def names_in(group: Any) -> list[str]:
