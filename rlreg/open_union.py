@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import contextvars
+import types
 import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from rlreg.errors import ConfigError, RlregError, nearest
+from rlreg.errors import ConfigError, RegistrationError, RlregError, nearest
 from rlreg.strictness import StrictModel, find_model_fields, tighten
 
 MAX_DEPTH = 32
@@ -27,6 +28,15 @@ LOOK_UP = "look_up"
 """Type of the error about a name that is not registered, or means several things."""
 
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("rlreg_depth", default=0)
+
+
+_BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
+
+
+def _is_tuple(annotation: Any) -> bool:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return any(map(_is_tuple, typing.get_args(annotation)))
+    return typing.get_origin(annotation) is tuple
 
 
 def _abstract_message(cls: type[OpenUnion]) -> str:
@@ -112,6 +122,21 @@ class OpenUnion(StrictModel):
         # pydantic then calls the validator directly for mappings, where a missing tag must be an
         # error.
         __init__.__pydantic_base_init__ = True
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuses bounds of a whole tuple, over which pydantic stumbles where a value is made."""
+        super().__pydantic_init_subclass__(**kwargs)
+        for name, info in cls.__pydantic_fields__.items():
+            stated = info.metadata
+            bounds = [
+                b for b in _BOUNDS if any(getattr(item, b, None) is not None for item in stated)
+            ]
+            if bounds and _is_tuple(info.annotation):
+                raise RegistrationError(
+                    f"{cls.__name__}.{name}: a tuple has no {bounds[0]}; bounds stand on its "
+                    "items: tuple[Annotated[float, Field(ge=0, le=1)], ...]"
+                )
 
     @classmethod
     def is_abstract(cls) -> bool:

@@ -152,6 +152,16 @@ def test_fields_that_would_hide_a_method_are_refused(name):
         rlreg.register_learnable(learnable({name: 1.0}, **{name: float}))
 
 
+@pytest.mark.parametrize("annotation", [tuple[float, float], tuple[float, ...] | None])
+@pytest.mark.parametrize("bound", ["ge", "lt", "multiple_of"])
+def test_bounds_of_a_whole_tuple_are_refused_where_the_class_is_written(annotation, bound):
+    field = Field((0.0, 1.0), **{bound: 1})
+    with pytest.raises(
+        RegistrationError, match=rf"Probe\.betas: a tuple has no {bound}; bounds st"
+    ):
+        learnable({"betas": field}, betas=annotation)
+
+
 def test_a_config_without_create_says_so():
     rlreg.register_learnable(learnable({}))
     with pytest.raises(NotWrittenError, match=r"'probe' is not complete: Probe has no create\(\)"):

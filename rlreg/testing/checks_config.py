@@ -73,7 +73,11 @@ def numbers_have_a_range(subject: Subject) -> None:
         for name, node in schema.get("properties", {}).items()
         if name not in ("type", "schema_version") and not all(map(_is_bounded, _numbers(node)))
     ]
-    require(not loose, f"state both bounds, Field(ge=..., le=...), of {', '.join(loose)}")
+    require(
+        not loose,
+        f"state both bounds, Field(ge=..., le=...), of {', '.join(loose)}; those of a tuple stand "
+        "on its items: tuple[Annotated[float, Field(ge=0, le=1)], ...]",
+    )
 
 
 def _fields(subject: Subject) -> list[Any]:

@@ -66,7 +66,10 @@ def hooks_are_found(subject: Subject) -> None:
         if info.status != "ok":
             # Whoever checks a plugin is its author: nobody to report it to.
             remedy = "" if "report it to" in info.remedy else f"; {info.remedy}"
-            raise Failure(f"{info.status}: {info.error}{remedy}", info.traceback)
+            # What rlreg refuses it has said; the lines would be its own.
+            is_refused = info.traceback.rstrip().rpartition("\n")[2].startswith("rlreg.errors.")
+            trace = "" if is_refused else info.traceback
+            raise Failure(f"{info.status}: {info.error}{remedy}", trace)
     provided = [
         record
         for kind in kinds()
@@ -141,7 +144,8 @@ def presets_are_valid(subject: Subject) -> None:
 
     found = _presets(subject)
     if not found:
-        raise NotApplicable("it has no presets")
+        is_broken = any(info.status != "ok" for info in _infos(subject))
+        raise NotApplicable("the plugin does not load" if is_broken else "it has no presets")
     for preset in found:
         require(bool(preset.summary.strip()), f"preset {preset.id!r} has no summary")
         require(bool(preset.source.strip()), f"preset {preset.id!r} names no source")
