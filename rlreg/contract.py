@@ -62,6 +62,11 @@ def check_member(cls: Any, *, is_alone: bool = True) -> type[OpenUnion]:
         raise RegistrationError(f"{name}: derive from a kind such as EncoderFactory")
     if issubclass(cls, LearnableConfig):
         _check_learnable(cls)
+    elif hasattr(cls, "migrations") or "schema_version" in cls.model_fields:
+        raise RegistrationError(
+            f"{cls.__name__}: a component has no schema_version and no migrations: give new fields "
+            "a default, and what cannot stay compatible a tag of its own"
+        )
     check_fields(cls, OpenUnion, ComponentConfig)
     for name in {field for pair in cls.ordered_fields for field in pair}:
         if name not in cls.model_fields:

@@ -13,14 +13,15 @@ from rlreg.atomic_file import write_text
 from rlreg.documents import parse_document, read_document
 from rlreg.errors import ConfigError, FileFormatError
 from rlreg.files import load_config
-from rlreg.migrations import migrate
+from rlreg.migrations import guessed_version, migrate
 
 
 def migrate_file(path: Path, *, dry_run: bool = False) -> list[str]:
     """Migrates the learnable in a YAML or JSON file, in place.
 
     Args:
-        path: A file with a run or a learnable.
+        path: A file with a run or a learnable. One that does not state its schema version is of
+            the oldest that had a key in it which is gone.
         dry_run: Whether to leave the file as it is and only report.
 
     Returns:
@@ -39,7 +40,14 @@ def migrate_file(path: Path, *, dry_run: bool = False) -> list[str]:
         raise ConfigError(
             f"{path}: expected `learnable` (a run) or `type` (a learnable) at the top"
         )
-    report = migrate(registry.resolve("learnable", tag).cls, learnable)
+    cls = registry.resolve("learnable", tag).cls
+    version = guessed_version(cls, learnable)
+    if version is not None:
+        learnable["schema_version"] = version
+    try:
+        report = migrate(cls, learnable)
+    except ConfigError as error:
+        raise ConfigError(error.problems, subject=str(path)) from error
     if report and not dry_run:
         _replace(path, dump(document))
     elif not report:
@@ -57,6 +65,8 @@ def _open(path: Path) -> tuple[Any, Any]:
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 10_000  # lines are the author's business
+    yaml.brace_single_entry_mapping_in_flow_sequence = True
+    yaml.representer.add_representer(type(None), _null)
 
     def dump(data: Any) -> str:
         out = io.StringIO()
@@ -67,6 +77,10 @@ def _open(path: Path) -> tuple[Any, Any]:
         return yaml.load(path.read_text(encoding="utf-8-sig")), dump
     except YAMLError as error:
         raise FileFormatError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+def _null(representer: Any, _: None) -> Any:
+    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -210,7 +210,10 @@ def _bring_up(document: Document) -> None:
     version = learnable.get("schema_version")
     if not isinstance(version, int) or version >= cls.model_fields["schema_version"].default:
         return
-    report = migrate(cls, learnable)
+    try:
+        report = migrate(cls, learnable)
+    except ConfigError as error:
+        raise ConfigError(error.problems, subject=document.path) from error
     warnings.warn(f"{document.path}: migrated {'; '.join(report)}", VersionWarning, stacklevel=4)
 
 

@@ -16,7 +16,7 @@ a warning.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -185,6 +185,36 @@ def check_chain(name: str, version: int, migrations: Sequence[Migration]) -> str
     return ""
 
 
+def what_became_of(cls: Any, key: str) -> str:
+    """Says which schema version a key belonged to, and what to do with its file; empty if none."""
+    found = _version_with(cls, {key})
+    if found is None:
+        return ""
+    version, step = found
+    names = getattr(step, "new", ())
+    became = " and ".join(map(repr, [names] if isinstance(names, str) else names))
+    change = f"is {became} now" if became else f"is gone: {getattr(step, 'reason', '')}"
+    return f"it {change}; a file of schema version {version} says so, and is migrated"
+
+
+def guessed_version(cls: Any, data: MutableMapping[str, Any]) -> int | None:
+    """Returns the schema version of a mapping that does not state it, by the keys that are gone."""
+    if "schema_version" in data:
+        return None
+    found = _version_with(cls, data.keys())
+    return None if found is None else found[0]
+
+
+def _version_with(cls: Any, keys: Iterable[str]) -> tuple[int, Any] | None:
+    """Returns the oldest version that had one of the keys, and the step that ended it."""
+    gone = set(keys) - cls.model_fields.keys()
+    for migration in getattr(cls, "migrations", ()):
+        for step in migration.steps:
+            if getattr(step, "old", None) in gone:
+                return migration.from_version, step
+    return None
+
+
 def migrate(cls: Any, data: MutableMapping[str, Any], *, written_with: str = "") -> list[str]:
     """Brings the mapping of a learnable to the schema version of ``cls``, in place.
 
@@ -213,7 +243,8 @@ def migrate(cls: Any, data: MutableMapping[str, Any], *, written_with: str = "")
     for step_version in range(version, current):
         if step_version not in chain:
             message = f"no migration of {tag!r} starts from version {step_version}"
-            raise ConfigError([Problem(("schema_version",), message, str(version))])
+            hint = "its plugin should state one; until then, install the version that wrote this"
+            raise ConfigError([Problem(("schema_version",), message, str(version), hint)])
         done = [step.apply(data) for step in chain[step_version].steps]
         report += [f"{step_version} -> {step_version + 1}: {text}" for text in done if text]
     data["schema_version"] = current

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from rlreg.device import DEVICE_PATTERN, device_problem
 from rlreg.errors import Problem, did_you_mean
+from rlreg.migrations import what_became_of
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 60
@@ -161,6 +162,9 @@ def key_hint(key: str, owner: type[BaseModel] | None) -> str:
     place = _place_in_run(key, owner)
     if place:
         return f"in a run file it belongs to {place}"
+    became = what_became_of(owner, key)
+    if became:
+        return became
     names = {info.alias or name for name, info in owner.model_fields.items()}
     near = did_you_mean(key, names)
     if near:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 import rlreg
 from rlreg.errors import ConfigError, RegistrationError
+from rlreg.file_migration import migrate_file
 from rlreg.migrations import Drop, Keep, Migration, Move, Rename, Split, migrate
 
 pytestmark = [pytest.mark.light, pytest.mark.usefixtures("local_names")]
@@ -99,3 +100,73 @@ def test_chain_with_a_gap_is_refused_at_registration(versions):
 
     with pytest.raises(RegistrationError, match="migrations"):
         rlreg.register_learnable(Gap)
+
+
+def test_a_key_that_is_gone_says_what_became_of_it():
+    rlreg.register_learnable(ThirdConfig)
+    for key, said in [
+        ("lr", "it is 'rate' now; a file of schema version 1 says so, and is migrated"),
+        ("momentum", "it is gone: it never had an effect; a file of schema version 1 says so"),
+        ("betas", "it is 'beta1' and 'beta2' now; a file of schema version 2 says so"),
+    ]:
+        with pytest.raises(ConfigError, match=f"{key}: no such key; {said}"):
+            rlreg.make_config("third", **{key: 1})
+
+
+def test_a_file_that_states_no_version_is_of_the_oldest_that_had_its_keys(tmp_path):
+    rlreg.register_learnable(ThirdConfig)
+    path = tmp_path / "run.yaml"
+    path.write_text("type: third  # ours\nlr: 0.5\nbetas: [0.8, 0.9]\n")
+    assert migrate_file(path) == [
+        "1 -> 2: renamed lr to rate",
+        "2 -> 3: split betas into beta1, beta2",
+        "2 -> 3: set tau = 0.01, its default at the time",
+    ]
+    config = rlreg.load_config(path)
+    assert (config.rate, config.beta1, config.tau) == (0.5, 0.8, 0.01)
+    assert "# ours" in path.read_text()
+    path.write_text("type: third\nrate: 0.5\n")
+    assert migrate_file(path) == []
+
+
+def test_lines_that_no_step_touches_stay_as_they_are(tmp_path):
+    rlreg.register_learnable(ThirdConfig)
+    path = tmp_path / "run.yaml"
+    rest = (
+        "env: null\nlogging: [{type: jsonl}]  # one\nevaluation: {baselines: [], env: null}\n"
+        "train: {n_steps: 100}\ndataset: 'x'\n"
+    )
+    path.write_text(f"learnable:\n  type: third\n  schema_version: 2\n  rate: 0.5\n{rest}")
+    migrate_file(path)
+    assert path.read_text().endswith(rest)
+
+
+def test_where_no_migration_is_stated_the_file_and_the_way_out_are_named(tmp_path):
+    class FifthConfig(ThirdConfig):
+        """Left its versions behind."""
+
+        type: Literal["fifth"] = "fifth"
+        schema_version: Literal[5] = 5
+        migrations: ClassVar[tuple[Migration, ...]] = ()
+
+    rlreg.register_learnable(FifthConfig)
+    path = tmp_path / "run.yaml"
+    path.write_text("type: fifth\nschema_version: 3\n")
+    with pytest.raises(ConfigError) as caught:
+        migrate_file(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: schema_version = 3: no migration of 'fifth' starts from")
+    assert "install the version that wrote this" in said
+
+
+@pytest.mark.parametrize("more", ["migrations", "schema_version"])
+def test_a_component_has_no_versions(more):
+    members = {"migrations": (), "schema_version": 2}
+    annotations = {"type": Literal["mine"], "schema_version": Literal[2]}
+    kept = {key: annotations[key] for key in ("type", more) if key in annotations}
+    body = {"__doc__": "Mine.", "__module__": __name__, "type": "mine", more: members[more]}
+    if more == "migrations":
+        kept[more] = ClassVar[tuple[Migration, ...]]
+    component = type("Mine", (rlreg.EncoderFactory,), {**body, "__annotations__": kept})
+    with pytest.raises(RegistrationError, match="Mine: a component has no schema_version and no"):
+        rlreg.register_component(component)

@@ -8,7 +8,7 @@ import click
 
 from rlreg.cli.output import echo_json, echo_table, json_option
 from rlreg.cli.paths import PathOf
-from rlreg.cli.train import checkpoint_of, plain_warnings
+from rlreg.cli.train import checkpoint_of
 
 _SUFFIXES = {"onnx": ".onnx", "torch_export": ".pt2"}
 
@@ -48,8 +48,7 @@ def export(*, source: Path, file_format: str, kind: str, output: Path, as_json: 
             f"{output}: expected a name that ends in .onnx, or in .pt2 with --format torch_export"
         )
     path, _ = checkpoint_of(source)
-    with plain_warnings():
-        learnable = load(path, device="cpu")
+    learnable = load(path, device="cpu")
     written = write(learnable, output, format=file_format, kind=kind)  # type: ignore[arg-type]
     if as_json:
         echo_json({"checkpoint": str(path), **written.to_json()})

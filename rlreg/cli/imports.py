@@ -37,13 +37,11 @@ def import_command(
     Nothing in FILE is run. A file of settings without weights becomes a run file (-o iql.yaml).
     """
     from rlreg.atomic_file import write_text
-    from rlreg.cli.train import plain_warnings
     from rlreg.errors import FileFormatError
     from rlreg.files import dump_yaml
     from rlreg.runtime.learnable import Learnable
 
-    with plain_warnings():
-        found = _read(library, source, learnable)
+    found = _read(library, source, learnable)
     is_model = isinstance(found, Learnable)
     _check_output(source, output, is_model)
     if output.exists() and not force:

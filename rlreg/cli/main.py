@@ -16,6 +16,7 @@ import importlib.util
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -167,7 +168,7 @@ def run(arguments: Sequence[str]) -> int:
     """Runs a command and returns its exit code; every error becomes one message on stderr."""
     wants_json, is_long = "--json" in arguments, "--traceback" in arguments
     try:
-        with _documents_alone() if wants_json else contextlib.nullcontext():
+        with _plain_warnings(), _documents_alone() if wants_json else contextlib.nullcontext():
             result = cli.main(args=list(arguments), prog_name="rlreg", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
@@ -185,6 +186,24 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the last line of defence: no bare traceback
         return _report_error(error, wants_json=wants_json, is_long=is_long)
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Shows our own warnings as one line on stderr, without the line of source they come from."""
+    before = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+        from rlreg.errors import EndlessEpisodeWarning, LeftOutWarning, VersionWarning
+
+        if issubclass(category, EndlessEpisodeWarning | VersionWarning | LeftOutWarning):
+            click.echo(f"warning: {message}", err=True)
+        else:
+            before(message, category, *args, **kwargs)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def _open_what_is_closed() -> None:

@@ -34,13 +34,9 @@ def report(
     A RUN is a run folder or a folder of seeds; runs that differ in their seed alone are drawn
     together. The page holds all it shows and needs neither script nor network.
     """
-    from rlreg.cli.train import plain_warnings
     from rlreg.runtime.report import write_report
 
-    with plain_warnings():
-        path = write_report(
-            runs, output, title=title, animations=not no_animation, data=not no_data
-        )
+    path = write_report(runs, output, title=title, animations=not no_animation, data=not no_data)
     if as_json:
         echo_json({"file": str(path)})
     else:

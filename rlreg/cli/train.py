@@ -61,24 +61,6 @@ class SignalFlag:
                 signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def plain_warnings() -> Iterator[None]:
-    """Shows our own warnings as one line on stderr, without the line of source they come from."""
-    from rlreg.errors import EndlessEpisodeWarning, LeftOutWarning, VersionWarning
-
-    before = warnings.showwarning
-
-    def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
-        if issubclass(category, EndlessEpisodeWarning | VersionWarning | LeftOutWarning):
-            note(f"warning: {message}")
-        else:
-            before(message, category, *args, **kwargs)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        yield
-
-
 def set_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds ``--set``, passed as ``overrides``."""
     option = click.option(
@@ -150,7 +132,7 @@ def train(
         all_overrides = [*_flag_overrides({path: ("--env", env)}), *all_overrides]
     run = load_run(source, preset=preset, overrides=all_overrides)
     stop = SignalFlag()
-    with stop.installed(), plain_warnings():
+    with stop.installed():
         if out is not None:
             require_empty(out)
         if seeds == 1:  # several are processes of their own
@@ -213,7 +195,7 @@ strict_lock_option = click.option(
 def resume(*, run: Path, strict_lock: bool, as_json: bool) -> int:
     """Go on with an interrupted run from its last checkpoint."""
     stop = SignalFlag()
-    with stop.installed(), plain_warnings():
+    with stop.installed():
         _start_early(run)
         from rlreg.runtime.train import resume as resume_run
 
@@ -347,10 +329,9 @@ def evaluate(
     from rlreg.runtime.environments import env_name
     from rlreg.runtime.evaluation import evaluate as evaluate_policy
 
-    with plain_warnings():
-        path, run = checkpoint_of(source)
-        settings = run.evaluation if run is not None else EvaluationSettings()
-        learnable = load(path, device=device_value(device), strict_lock=strict_lock)
+    path, run = checkpoint_of(source)
+    settings = run.evaluation if run is not None else EvaluationSettings()
+    learnable = load(path, device=device_value(device), strict_lock=strict_lock)
     place, references = _place_of(env, run, source)
     result = evaluate_policy(
         learnable,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlreg.atomic_file import write_text
-from rlreg.errors import ConfigError, MissingExtraError, RunError
+from rlreg.errors import ConfigError, FileFormatError, MissingExtraError, RunError
 from rlreg.files import dump_yaml, load_run
 from rlreg.identity import config_hash
 from rlreg.overrides import plain
@@ -116,9 +116,16 @@ class SweepPlan:
         Raises:
             FileFormatError: If there is none.
         """
-        data = {**read_json(out / PLAN_FILE)}
-        del data["space"]
-        return cls(**{**data, "run": load_run(data["run"]), "fixed": tuple(data["fixed"])})
+        path = out / PLAN_FILE
+        data = {**read_json(path)}
+        data.pop("space", None)  # which follows from the rest
+        try:
+            return cls(**{**data, "run": load_run(data["run"]), "fixed": tuple(data["fixed"])})
+        except ConfigError as error:
+            subject = f"{path}: cannot go on with what is installed, begin a new sweep"
+            raise ConfigError(error.problems, subject=subject) from error
+        except (KeyError, TypeError) as error:
+            raise FileFormatError(f"{path}: damaged: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
