@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from rlreg.parent_process import python_command
+
 TIME_LIMIT = 300.0
 """Seconds for one learnable; importing torch from a cold disk takes many of them."""
 
@@ -103,7 +105,7 @@ def _asked(learnable: str) -> dict[str, str]:
     report = f"report it to the authors of {learnable.partition('/')[0]}"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE, learnable],
+            [*python_command(), "-c", _PROBE, learnable],
             capture_output=True,
             text=True,
             timeout=TIME_LIMIT,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from rlreg.atomic_file import write_text
 from rlreg.documents import RUN_FILE
 from rlreg.errors import FileFormatError, RunError
 from rlreg.files import dump_yaml
-from rlreg.parent_process import environment_of_child
+from rlreg.parent_process import environment_of_child, python_command
 from rlreg.run_config import LARGEST_SEED, RunConfig
 from rlreg.run_defaults import DEFAULT_DATASET
 from rlreg.runtime.data.load import load_dataset
@@ -250,7 +249,7 @@ def _start(out: Path, seed: int, num_threads: int) -> subprocess.Popen[bytes]:
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(num_threads))
     with (out / f"seed-{seed}.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "rlreg", *arguments],
+            [*python_command(), "-m", "rlreg", *arguments],
             env=environment_of_child({**os.environ, **threads}),
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -24,7 +24,7 @@ from rlreg.errors import ConfigError, FileFormatError, MissingExtraError, RunErr
 from rlreg.files import dump_yaml, load_run
 from rlreg.identity import config_hash
 from rlreg.overrides import plain
-from rlreg.parent_process import interrupts_blocked
+from rlreg.parent_process import interrupts_blocked, working_folder_left_out
 from rlreg.registry import LOCAL
 from rlreg.run_config import RunConfig
 from rlreg.runtime.lock import lock_of
@@ -286,14 +286,16 @@ def _run_apart(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = max(1, (cores or 1) // workers)
     context = multiprocessing.get_context("spawn")
-    taken, stop = context.Value("q", 0), context.Event()
+    with working_folder_left_out():  # by the process that keeps track of semaphores, too
+        taken, stop = context.Value("q", 0), context.Event()
     processes = [
         context.Process(target=work, args=(str(path), missing, taken, stop, threads))
         for _ in range(workers)
     ]
     shown = begun = len(ended_trials(study))
     try:
-        with interrupts_blocked():  # of a terminal, before a worker can ignore them
+        # Interrupts of a terminal, before a worker can ignore them.
+        with working_folder_left_out(), interrupts_blocked():
             for process in processes:
                 process.start()
         while any(process.is_alive() for process in processes):

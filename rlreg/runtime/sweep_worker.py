@@ -15,6 +15,7 @@ import numpy as np
 
 from rlreg.errors import RlregError, RunError
 from rlreg.overrides import plain
+from rlreg.parent_process import forget_it_was_left_out
 from rlreg.runtime.logging import METRICS_FILE, read_metrics
 from rlreg.runtime.sweep import StopFunction, SweepPlan, ended_trials, number_of, open_study
 from rlreg.runtime.train import train
@@ -205,6 +206,7 @@ def work(path: str, missing: list[int], taken: Any, stop: Any, threads: int) -> 
     import optuna
     import torch
 
+    forget_it_was_left_out()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and tells us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(threads)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from rlreg.parent_process import interrupts_blocked
+from rlreg.parent_process import interrupts_blocked, working_folder_left_out
 
 _PRELOAD = ["rlreg_impala.engines.preloaded"]
 
@@ -40,8 +40,9 @@ def start_server(context: Any) -> None:
     from multiprocessing.forkserver import ensure_running
 
     context.set_forkserver_preload(_PRELOAD)
-    resource_tracker.ensure_running()  # by itself it would lift the block
-    with single_threaded_children(), interrupts_blocked():
+    with working_folder_left_out():
+        resource_tracker.ensure_running()  # by itself it would lift the block
+    with single_threaded_children(), working_folder_left_out(), interrupts_blocked():
         ensure_running()
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlreg.errors import ConfigError, RolloutError
+from rlreg.parent_process import working_folder_left_out
 from rlreg_impala.buffers import FragmentBuffers
 from rlreg_impala.fork_server import program_left_out, single_threaded_children, start_server
 from rlreg_impala.progress import restart_progress
@@ -94,7 +95,7 @@ class ProcessEngine(SlottedEngine):
         )
         try:
             start_server(self._context)  # anew, if it has died
-            with single_threaded_children(), program_left_out():
+            with single_threaded_children(), program_left_out(), working_folder_left_out():
                 process.start()
         except (OSError, EOFError) as cause:  # the end of file: the server died meanwhile
             ours.close()

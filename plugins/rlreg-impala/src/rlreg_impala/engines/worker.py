@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from rlreg.parent_process import forget_it_was_left_out
 from rlreg_impala.acting import Actor
 from rlreg_impala.rollouts import EngineSpec
 from rlreg_impala.streams import Streams
@@ -62,6 +63,7 @@ def run_actor(
         payload: Cloudpickle of policy specification, environment factory and root of the streams.
         pipe: To the learner.
     """
+    forget_it_was_left_out()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):  # the fork server was started with SIGINT blocked
