@@ -7,6 +7,7 @@ which validator and JSON Schema cannot agree, is refused here with the field's n
 from __future__ import annotations
 
 import enum
+import inspect
 import types
 import typing
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from rlreg.config import RUN_WORDS, TAG, ComponentConfig, LearnableConfig
 from rlreg.errors import RegistrationError
-from rlreg.migrations import check_chain
+from rlreg.migrations import Migration, check_chain
 from rlreg.open_union import LOOK_UP, OpenUnion
 from rlreg.problems import problems_of
 from rlreg.search import Search, check_searches
@@ -94,12 +95,38 @@ def _check_learnable(cls: type[LearnableConfig]) -> None:
         )
     if not (cls.__doc__ or "").strip() or cls.__doc__ == LearnableConfig.__doc__:
         raise RegistrationError(f"{name}: write a docstring; its first line is the summary")
-    version = cls.model_fields["schema_version"].default
+    _check_versions(cls)
+    _check_create(cls)
+    for reserved in sorted(RUN_WORDS & cls.model_fields.keys()):
+        raise RegistrationError(f"{name}.{reserved}: this name belongs to the run file")
+
+
+def _check_versions(cls: type[LearnableConfig]) -> None:
+    info, name = cls.model_fields["schema_version"], cls.__name__
+    version: Any = info.default
+    is_whole = type(version) is int and version >= 1
+    if not is_whole or info.annotation not in (int, Literal[version]):
+        raise RegistrationError(
+            f"{name}.schema_version: state it as `schema_version: Literal[1] = 1`, a whole number "
+            f"of at least 1, got {_name(info.annotation)} = {version!r}"
+        )
+    for item in cls.migrations:
+        if not isinstance(item, Migration):
+            raise RegistrationError(
+                f"{name}.migrations: expected Migration(from_version, steps), got {item!r}"
+            )
     fault = check_chain(f"{name}.migrations", version, cls.migrations)
     if fault:
         raise RegistrationError(fault)
-    for reserved in sorted(RUN_WORDS & cls.model_fields.keys()):
-        raise RegistrationError(f"{name}.{reserved}: this name belongs to the run file")
+
+
+def _check_create(cls: type[LearnableConfig]) -> None:
+    try:
+        inspect.signature(cls.create).bind(None, "cpu")
+    except TypeError as error:
+        raise RegistrationError(
+            f'{cls.__name__}.create: write it as `def create(self, device="auto")`: {error}'
+        ) from error
 
 
 def check_default(cls: type[OpenUnion], *, is_final: bool = True) -> None:
@@ -247,6 +274,11 @@ def _check_plain(annotation: Any, constraints: list[Any], where: str, kind: type
         return
     elif not (isinstance(annotation, type) and issubclass(annotation, kind)):
         raise RegistrationError(f"{where}: type {_name(annotation)} is not allowed; {_ALLOWED}")
+    elif not typing.cast("type[OpenUnion]", annotation).is_abstract():
+        raise RegistrationError(
+            f"{where}: {annotation.__name__} is one component; annotate its kind, and give the "
+            "component as the default"
+        )
 
 
 def _check_union(annotation: Any, constraints: list[Any], where: str, kind: type) -> None:

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 import rlreg
+from rlreg.components import VectorEncoder
 from rlreg.errors import NotWrittenError, RegistrationError
 
 pytestmark = [pytest.mark.light, pytest.mark.usefixtures("local_names")]
@@ -247,3 +248,30 @@ def test_an_order_of_fields_that_are_not_there_is_refused():
     fields = {"low": float, "high": float}
     with pytest.raises(RegistrationError, match=r"Probe.ordered_fields: there is no field 'hihg'"):
         rlreg.register_learnable(learnable(namespace, ordered_fields=ClassVar[Any], **fields))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default"),
+    [(str, "1"), (Literal[0], 0), (Literal[1, 2], 1), (Literal[True], True), (float, 1.0)],
+    ids=repr,
+)
+def test_a_schema_version_that_is_none_is_refused(annotation, default):
+    cls = learnable({"schema_version": default}, schema_version=annotation)
+    with pytest.raises(RegistrationError, match=r"Probe\.schema_version: state it as"):
+        rlreg.register_learnable(cls)
+
+
+def test_migrations_of_another_form_are_refused():
+    with pytest.raises(RegistrationError, match=r"Probe\.migrations: expected Migration\(.*'a'"):
+        rlreg.register_learnable(learnable({"migrations": (("a", "b"),)}))
+
+
+def test_a_create_that_takes_no_device_is_refused():
+    with pytest.raises(RegistrationError, match=r"Probe\.create: write it as `def create\(self, "):
+        rlreg.register_learnable(learnable({"create": lambda self: None}))
+
+
+def test_a_field_of_one_component_is_refused():
+    fields = {"field": VectorEncoder()}
+    with pytest.raises(RegistrationError, match=r"Probe\.field: VectorEncoder is one component; a"):
+        rlreg.register_learnable(learnable(fields, field=VectorEncoder))

@@ -57,16 +57,24 @@ def _echo_checks(*, as_json: bool) -> None:
         echo_table(("check", "what it proves"), rows)
 
 
+_LOADS = "hooks-are-found"
+
+
 def _run(name: str, only: tuple[str, ...]) -> list[CheckResult]:
     from rlreg.testing import find_subjects, run_check
     from rlreg.testing.kit import cases
 
     _require_checks(only)
-    chosen = [(c, s) for c, s in cases(find_subjects(name)) if not only or c.name in only]
+    listed = list(cases(find_subjects(name)))
+    chosen = [(c, s) for c, s in listed if not only or c.name in only]
     note(f"{counted(len(chosen), 'check')} of {name} ...")
     # What a plugin prints is not the report: stdout stays one JSON document or one table.
     with contextlib.redirect_stdout(sys.stderr):
-        return [run_check(each, subject) for each, subject in chosen]
+        results = [run_check(each, subject) for each, subject in chosen]
+        # Of a plugin that does not load no other check would fail, or be there at all.
+        loads = [(c, s) for c, s in listed if c.name == _LOADS and (c, s) not in chosen]
+        broken = [r for r in (run_check(c, s) for c, s in loads) if r.status == "failed"]
+    return broken + results
 
 
 def _require_checks(names: tuple[str, ...]) -> None:

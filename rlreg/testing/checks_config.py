@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlreg.config import KINDS, LearnableConfig
-from rlreg.errors import ConfigError, format_path
+from rlreg.errors import ConfigError, RlregError, format_path
 from rlreg.open_union import OpenUnion, validate
 from rlreg.testing.kit import (
     Failure,
@@ -277,6 +277,19 @@ def _problems(cls: type[OpenUnion], document: Mapping[str, Any]) -> list[str]:
     except ConfigError as error:
         return [format_path(problem.path) for problem in error.problems]
     return []
+
+
+@check(configs)
+def searches_name_what_there_is(subject: Subject) -> None:
+    """Every component that a sweep may choose is installed."""
+    from rlreg.search_space import search_space
+
+    try:
+        space = search_space(subject.config_class())
+    except RlregError as error:
+        raise Failure(f"{subject.config_class().__name__}: Search(choices=...): {error}") from error
+    if not space.parameters:
+        raise NotApplicable("it has no Search(...)")
 
 
 @check(learnables)

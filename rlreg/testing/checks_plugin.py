@@ -59,6 +59,9 @@ with open(sys.argv[1], "w") as file:
 """
 
 
+_PLACE = re.compile(r"\(\S+:\d+\)$")
+
+
 @check(plugins)
 def hooks_are_found(subject: Subject) -> None:
     """The entry point loads, its hooks are rlreg's, and they provide something."""
@@ -66,9 +69,8 @@ def hooks_are_found(subject: Subject) -> None:
         if info.status != "ok":
             # Whoever checks a plugin is its author: nobody to report it to.
             remedy = "" if "report it to" in info.remedy else f"; {info.remedy}"
-            # What rlreg refuses it has said; the lines would be its own.
-            is_refused = info.traceback.rstrip().rpartition("\n")[2].startswith("rlreg.errors.")
-            trace = "" if is_refused else info.traceback
+            # Where no line of the plugin raised, they would be rlreg's own.
+            trace = info.traceback if _PLACE.search(info.error) else ""
             raise Failure(f"{info.status}: {info.error}{remedy}", trace)
     provided = [
         record

@@ -211,6 +211,12 @@ FAULTS = [
         "    def model_post_init(self, context):\n        1 / (self.batch_size - 1)\n\n" + CREATE,
     ),
     Fault(
+        "searches-name-what-there-is", "unknown optimizer 'adm'; did you mean 'adam'",
+        "config.py", "    optim_factory: rlreg.OptimizerFactory =",
+        "    optim_factory: __import__('typing').Annotated[\n"
+        "        rlreg.OptimizerFactory, rlreg.Search(choices=('adm',))] =",
+    ),
+    Fault(
         "migrations-are-complete", "no migration starts from 1",
         "config.py", "schema_version: Literal[1] = 1",
         "schema_version: Literal[3] = 3\n"

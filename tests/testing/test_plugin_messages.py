@@ -156,3 +156,27 @@ def test_show_leaves_the_open_settings_of_a_default_out(call, monkeypatch):
     rows = [line for line in out.splitlines() if "{type: " in line]
     assert rows
     assert not [row for row in rows if "null" in row]
+
+
+def test_a_breach_of_the_contract_is_said_without_our_own_lines(edited, call):
+    edited((CONFIG, "batch_size: int", "batch_size: list"))
+    code, out, _ = call("check", "rlreg-faulty", "--json")
+    failed = [each for each in json.loads(out)["results"] if each["check"] == "hooks-are-found"]
+    assert code == 3
+    assert "FaultyConfig.batch_size: type list is not allowed" in failed[0]["message"]
+    assert failed[0]["traceback"] == ""
+
+
+def test_one_check_of_a_plugin_that_does_not_load_fails(edited, call):
+    edited((CONFIG, "batch_size: int", "batch_size: list"))
+    code, out, _ = call("check", "rlreg-faulty", "--only", "fields-are-described", "--json")
+    document = json.loads(out)
+    assert code == 3
+    assert [each["check"] for each in document["results"]] == ["hooks-are-found"]
+
+
+def test_one_check_of_a_plugin_that_loads_is_that_check_alone(edited, call):
+    edited()
+    code, out, _ = call("check", "rlreg-faulty", "--only", "fields-are-described", "--json")
+    assert code == 0
+    assert {each["check"] for each in json.loads(out)["results"]} == {"fields-are-described"}
