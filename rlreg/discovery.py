@@ -7,10 +7,10 @@ another one: that is repeated until nothing changes, so the outcome depends on n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rlreg.config import Preset
+from rlreg.config import LearnableConfig, Preset
 from rlreg.contract import check_default, takes_components
 from rlreg.errors import RegistrationError
 from rlreg.open_union import OpenUnion
@@ -32,20 +32,39 @@ def discover(registry: Registry) -> None:
     add_core(registry)
     registry.plugins = []
     contributions = load_plugins()
+    own_presets = _own_presets(contributions)
     for contribution in contributions:
-        registry.plugins.append(_admit(registry, contribution))
+        registry.plugins.append(_admit(registry, contribution, own_presets))
     while _withdraw_invalid(registry, contributions):
         pass
 
 
-def _admit(registry: Registry, contribution: Contribution) -> PluginInfo:
+def _own_presets(contributions: Sequence[Contribution]) -> dict[str, tuple[str, Preset]]:
+    """Returns the presets that come with the learnable they are for, and from where.
+
+    Nobody else may take such an id, whoever is loaded first.
+    """
+    found: dict[str, tuple[str, Preset]] = {}
+    for contribution in contributions:
+        learnables = {
+            cls.get_type() for cls in contribution.members if issubclass(cls, LearnableConfig)
+        }
+        for preset in contribution.presets:
+            if preset.learnable in learnables:
+                found.setdefault(preset.id, (contribution.info.distribution, preset))
+    return found
+
+
+def _admit(
+    registry: Registry, contribution: Contribution, own_presets: Mapping[str, tuple[str, Preset]]
+) -> PluginInfo:
     """Takes in all of a plugin, or nothing."""
     info = contribution.info
     records = [
         Record(cls.kind, cls.get_type(), cls, info.distribution, info.version)
         for cls in contribution.members
     ]
-    fault = _conflict(registry, records, contribution)
+    fault = _taken(contribution, own_presets) or _conflict(registry, records, contribution)
     if fault:
         return replace(info, status="broken", error=fault, remedy="rename one of the two")
     for record in records:
@@ -55,6 +74,15 @@ def _admit(registry: Registry, contribution: Contribution) -> PluginInfo:
             preset.id, PresetRecord(preset, info.distribution, info.version)
         )
     return info
+
+
+def _taken(contribution: Contribution, own_presets: Mapping[str, tuple[str, Preset]]) -> str:
+    """Returns which preset has the id of one that comes with its learnable, or an empty string."""
+    for preset in contribution.presets:
+        owner, own = own_presets.get(preset.id, ("", preset))
+        if own != preset and owner != contribution.info.distribution:
+            return f"preset {preset.id!r} is one of {owner}, whose learnable it is for"
+    return ""
 
 
 def _conflict(registry: Registry, records: Sequence[Record], contribution: Contribution) -> str:

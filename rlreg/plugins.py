@@ -200,7 +200,11 @@ def _refuse_unmarked_hooks(manager: pluggy.PluginManager, plugin: Any) -> None:
 
 def _call(manager: pluggy.PluginManager, hook: str) -> list[Any]:
     items: list[Any] = []
-    for result in getattr(manager.hook, hook)():
+    caller = getattr(manager.hook, hook)
+    results = caller()  # pluggy leaves None out
+    if not results and caller.get_hookimpls():
+        raise RegistrationError(f"{hook} gave None; is `return` missing?")
+    for result in results:
         if isinstance(result, str | bytes) or inspect.isclass(result):
             raise RegistrationError(f"{hook} must return a list of classes, got {result!r}")
         try:

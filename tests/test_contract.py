@@ -163,6 +163,12 @@ def test_bounds_of_a_whole_tuple_are_refused_where_the_class_is_written(annotati
         learnable({"betas": field}, betas=annotation)
 
 
+def test_a_create_that_gives_none_says_so():
+    rlreg.register_learnable(learnable({"create": lambda self, device="auto": None}))
+    with pytest.raises(NotWrittenError, match=r"Probe\.create gave None; is `return` missing"):
+        rlreg.create("probe")
+
+
 def test_a_config_without_create_says_so():
     rlreg.register_learnable(learnable({}))
     with pytest.raises(NotWrittenError, match=r"'probe' is not complete: Probe has no create\(\)"):

@@ -57,6 +57,10 @@ BROKEN = {
     "base exception": ("class Odd(BaseException): pass\nraise Odd('odd')\n", "Odd: odd"),
     "syntax error": ("def (:\n", "SyntaxError"),
     "no hooks": ("x = 1\n", "implements no hook"),
+    "hook gives None": (
+        "import rlreg\n@rlreg.hookimpl\ndef rlreg_learnables():\n    [1]\n",
+        "rlreg_learnables gave None; is `return` missing?",
+    ),
     "hook raises": (
         "import rlreg\n@rlreg.hookimpl\ndef rlreg_learnables():\n    raise RuntimeError('boom')\n",
         "RuntimeError: boom",
@@ -119,6 +123,27 @@ def test_a_broken_plugin_is_reported_and_harms_nobody(case, report, make_plugin)
     assert bad["remedy"]
     assert "Traceback" in bad["traceback"]
     assert not [name for name in found["names"] if name.startswith(("bad-dist", "local"))]
+
+
+PRESET = """
+
+@rlreg.hookimpl
+def rlreg_presets():
+    return [rlreg.Preset("owned/small", "Small.", "ours", {"learnable.schema_version": %d})]
+"""
+
+
+@pytest.mark.parametrize("thief", ["aa-thief", "zz-thief"])
+def test_a_preset_belongs_to_whom_its_learnable_belongs(thief, report, make_plugin):
+    owner = make_plugin("owner", GOOD.replace('"good"', '"owned"') + PRESET % 1)
+    taken = make_plugin(thief, "import rlreg\n" + PRESET % 2)
+    plugins = report(owner, taken)["plugins"]
+    assert plugins["owner"]["status"] == "ok"
+    assert plugins[thief]["status"] == "broken"
+    said = "preset 'owned/small' is one of owner, whose learnable it is for"
+    assert plugins[thief]["error"] == said
+    same = make_plugin(thief, "import rlreg\n" + PRESET % 1)
+    assert report(owner, same)["plugins"][thief]["status"] == "ok"
 
 
 def test_a_plugin_is_all_or_nothing(report, make_plugin):
@@ -491,3 +516,12 @@ def test_file_and_hooks_are_known_and_the_file_of_a_broken_plugin_too(report, ma
     assert found["ok-dist"]["file"] == str(site / "ok_dist_plugin.py")
     assert found["bad-dist"]["hooks"] == []
     assert found["bad-dist"]["file"] == str(bad / "bad_dist_plugin.py")
+
+
+@pytest.mark.parametrize("command", [["schema", "good"], ["sweep", "good", "--print-space"]])
+def test_what_a_plugin_prints_is_no_part_of_a_document(command, run_python, make_plugin):
+    if command[0] == "sweep":
+        pytest.importorskip("optuna", reason="the light half searches nothing")
+    site = make_plugin("good-dist", "print('noise')\n" + GOOD)
+    code = f"from rlreg.cli.main import run\nraise SystemExit(run({command}))"
+    assert isinstance(json.loads(run_python(code, path=[site])), dict)

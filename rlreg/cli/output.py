@@ -46,6 +46,11 @@ def echo_json(document: Any, indent: int | None = 2) -> None:
     click.echo(text, file=_document_stream)
 
 
+def echo_document(text: str) -> None:
+    """Prints a document that is text already, its last line with its end."""
+    click.echo(text, file=_document_stream, nl=False)
+
+
 def note(message: str) -> None:
     """Prints a remark to stderr, where it is in nobody's way."""
     click.echo(message, err=True)

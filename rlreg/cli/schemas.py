@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rlreg.cli.output import echo_json, json_option, note
+from rlreg.cli.output import echo_document, echo_json, json_option, note
 from rlreg.cli.paths import PathOf
 
 SUFFIX = ".schema.json"
@@ -54,7 +54,7 @@ def print_schema(name: str, *, scope: Any, flavour: Any, as_json: bool) -> None:
     from rlreg.schema import dump_schema
 
     schema = installed_schema(name, scope=scope, flavour=flavour or "standard")
-    click.echo(dump_schema(schema), nl=False)
+    echo_document(dump_schema(schema))
 
 
 # --- export -------------------------------------------------------------------------------------
