@@ -133,6 +133,11 @@ def rediscover() -> list[PluginInfo]:
 # --- registration -------------------------------------------------------------------------------
 
 
+def _is_written_anew(old: type, new: type) -> bool:
+    """Whether a cell of a notebook, or a line of a prompt, was run again."""
+    return new.__module__ == "__main__" and where_is(old) == where_is(new)
+
+
 def register_learnable(cls: L) -> L:
     """Registers a learnable under ``local/NAME``; usable as a decorator.
 
@@ -171,6 +176,9 @@ def _register(cls: Any, what: str) -> None:
         for other in _registry.records.get((record.kind, record.name), ()):
             if other.cls is cls:
                 return
+            if other.distribution == LOCAL and _is_written_anew(other.cls, cls):
+                _registry.remove(LOCAL, [other.cls], [])
+                break
             raise DuplicateNameError(
                 f"{record.kind} {record.name!r} is already registered by {other.distribution} "
                 f"({where_is(other.cls)}); choose another tag for {where_is(cls)}"

@@ -6,6 +6,7 @@ import json
 from typing import ClassVar, Literal
 
 import pytest
+from pydantic import Field
 
 import rlreg
 from rlreg import registry
@@ -227,3 +228,29 @@ class TestListing:
         for index in range(50):
             registry._registry.records.pop(("learnable", f"n{index}"))
         assert errors == []
+
+
+def test_a_cell_of_a_notebook_may_be_run_again():
+    cell = '''
+class TinyConfig(rlreg.LearnableConfig):
+    """Tiny."""
+
+    regime: ClassVar[str] = "offline"
+    type: Literal["tiny-cell"] = "tiny-cell"
+    width: int = Field({default}, ge=1, le=9)
+
+
+rlreg.register_learnable(TinyConfig)
+'''
+    names = {"rlreg": rlreg, "ClassVar": ClassVar, "Literal": Literal, "Field": Field}
+    names["__name__"] = "__main__"
+
+    def run(text):
+        exec(compile(text, "<cell>", "exec", dont_inherit=True), dict(names))
+
+    for default in (3, 3, 4):
+        run(cell.format(default=default))
+        assert rlreg.make_config("tiny-cell").width == default
+    other = cell.format(default=5).replace("TinyConfig", "OtherConfig")
+    with pytest.raises(DuplicateNameError, match="already registered by local"):
+        run(other)
