@@ -142,7 +142,7 @@ def test_heads_have_actions(nvec):
         from_logits(**logit_arguments(actions=actions), nvec=nvec)
 
 
-@pytest.mark.parametrize("nvec", [5, "23", torch.tensor(5), {2, 3}, object()], ids=repr)
+@pytest.mark.parametrize("nvec", [5, "23", torch.tensor(5), {2, 3}, None.__class__], ids=repr)
 def test_numbers_of_actions_are_a_sequence(nvec):
     actions = torch.zeros(T, B, 2, dtype=torch.int64)
     with pytest.raises(ConfigError, match=r"^nvec = .*expected the number of actions of each head"):
