@@ -25,6 +25,7 @@ SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".rlreg")
 """What a file of rlreg ends in; anything else on a command line is an id or a run folder."""
 
 RUN_FILE = "run.yaml"
+LOCK_FILE = "rlreg.lock"
 MAX_BYTES = 16 * 2**20
 
 

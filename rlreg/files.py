@@ -6,6 +6,8 @@ origins) and `rlreg.yaml_text` (canonical and commented YAML).
 
 from __future__ import annotations
 
+import contextlib
+import json
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from rlreg import registry
+from rlreg.archive import read_header_members
 from rlreg.config import LearnableConfig
-from rlreg.documents import SUFFIXES, Document, is_file_reference, read_document
+from rlreg.documents import LOCK_FILE, SUFFIXES, Document, is_file_reference, read_document
 from rlreg.errors import (
     ConfigError,
     Problem,
@@ -116,6 +119,7 @@ def collect(
     document = _document_of(source, accept_id=as_run)
     _require_root(document)
     if _is_record(source):
+        _settle_tags(document, Path(str(source)))
         _bring_up(document)
     if as_run and "learnable" not in document.data:
         document = _in_run(document)
@@ -192,6 +196,19 @@ def _is_record(source: Source) -> bool:
     if not isinstance(source, str | Path):
         return False
     return str(source).endswith(".rlreg") or Path(source).is_dir()
+
+
+def _settle_tags(document: Document, path: Path) -> None:
+    """Reads bare tags as the lock beside them says; a damaged lock is told by who needs it."""
+    from rlreg.runtime.lock import lock_from_json, settle_tags
+
+    damage = (RlregError, OSError, ValueError, TypeError, AttributeError, RecursionError)
+    with contextlib.suppress(*damage):
+        if path.is_dir():
+            text = (path / LOCK_FILE).read_bytes()
+        else:
+            text = read_header_members(path)["lock.json"]
+        settle_tags(document.data, lock_from_json(json.loads(text)))
 
 
 def _bring_up(document: Document) -> None:

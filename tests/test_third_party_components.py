@@ -183,3 +183,75 @@ def test_a_logger_that_raises_in_mid_training_is_reported_attributed_and_survive
     rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(rows[-1])["step"] == 12
     assert (tmp_path / "run" / "summary.json").exists()
+
+
+LEARNABLE = '''
+from typing import ClassVar, Literal
+import rlreg
+
+
+class GoodConfig(rlreg.LearnableConfig):
+    """Good."""
+
+    regime: ClassVar[str] = "offline"
+    type: Literal["good"] = "good"
+    encoder_factory: rlreg.EncoderFactory = rlreg.make_encoder_field()
+
+
+@rlreg.hookimpl
+def rlreg_learnables():
+    return [GoodConfig]
+'''
+
+ENCODER = '''
+from typing import Literal
+import rlreg
+
+
+class Mine(rlreg.EncoderFactory):
+    """Mine."""
+
+    type: Literal["layers"] = "layers"
+
+
+@rlreg.hookimpl
+def rlreg_components():
+    return [Mine]
+'''
+
+
+@pytest.mark.parametrize("second", ["aa-second", "rlreg-layers"], ids=["ambiguous", "owner"])
+def test_a_run_means_what_it_meant_when_another_package_brings_the_same_tag(
+    second, make_plugin, run_python, tmp_path
+):
+    sites = [make_plugin("good-dist", LEARNABLE), make_plugin("first", ENCODER)]
+    folder = tmp_path / "run"
+    folder.mkdir()
+    text = "learnable: {type: good, encoder_factory: {type: layers}}\n"
+    (folder / "run.yaml").write_text(text)
+    (tmp_path / "mine.yaml").write_text(text)
+    write = (
+        "import json, sys, rlreg\n"
+        "from rlreg.runtime.lock import lock_of, lock_to_json\n"
+        "lock = lock_to_json(lock_of(rlreg.load_config(sys.argv[1])))\n"
+        f"open({str(folder / 'rlreg.lock')!r}, 'w').write(json.dumps(lock))\n"
+    ).replace("sys.argv[1]", repr(str(folder)))
+    run_python(write, path=sites)
+    read = (
+        "import rlreg\n"
+        "found = rlreg.load_config({!r}).learnable.encoder_factory\n"
+        "print(type(found).__module__)\n"
+    )
+    sites.append(make_plugin(second, ENCODER))
+    assert run_python(read.format(str(folder)), path=sites).strip() == "first_plugin"
+    # A file that somebody wrote has no such record.
+    own = run_python(
+        "import rlreg\n"
+        "try:\n"
+        f"    print(type(rlreg.load_config({str(tmp_path / 'mine.yaml')!r}).learnable"
+        ".encoder_factory).__module__)\n"
+        "except rlreg.RlregError as error:\n"
+        "    print(error)\n",
+        path=sites,
+    )
+    assert "claimed by 2 distributions" in own or "rlreg_layers_plugin" in own

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from rlreg import __version__, registry
-from rlreg.errors import CheckpointError, RlregError, format_path
+from rlreg.errors import AmbiguousNameError, CheckpointError, RlregError, format_path
 from rlreg.open_union import OpenUnion
 from rlreg.schema import json_schema, schema_hash
 
@@ -196,13 +196,41 @@ def qualify(config: dict[str, Any], entries: Iterable[LockEntry]) -> dict[str, A
     """
     result: dict[str, Any] = _copy(config)
     for entry in entries:
-        node: Any = result
-        for part in entry.path:
-            is_item = isinstance(node, list) and isinstance(part, int) and 0 <= part < len(node)
-            node = node[part] if is_item else node.get(part) if isinstance(node, dict) else None
+        node = _node_at(result, entry.path)
         if isinstance(node, dict) and not entry.is_local:
             node["type"] = entry.id
     return result
+
+
+def settle_tags(data: dict[str, Any], entries: Iterable[LockEntry]) -> None:
+    """Lets the bare tags of a record mean what they meant, in place.
+
+    Another distribution may have brought the same tag since. A tag that means the same today stays
+    as it is, and so does one that was changed by hand.
+    """
+    for entry in entries:
+        node = _node_at(data, entry.path)
+        if entry.is_local or not isinstance(node, dict):
+            continue
+        tag = node.get("type")
+        if tag != entry.id.rpartition("/")[2]:
+            continue
+        try:
+            means_it = registry.resolve(entry.kind, tag).id == entry.id
+        except AmbiguousNameError:
+            means_it = False
+        except RlregError:
+            continue  # it is not there at all, which validation says
+        if not means_it:
+            node["type"] = entry.id
+
+
+def _node_at(data: Any, path: Path) -> Any:
+    node = data
+    for part in path:
+        is_item = isinstance(node, list) and isinstance(part, int) and 0 <= part < len(node)
+        node = node[part] if is_item else node.get(part) if isinstance(node, dict) else None
+    return node
 
 
 def _copy(value: Any) -> Any:

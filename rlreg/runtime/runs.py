@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rlreg.atomic_file import sync_folder, write_text
-from rlreg.documents import RUN_FILE
+from rlreg.documents import LOCK_FILE, RUN_FILE
 from rlreg.errors import CheckpointError, ConfigError, FileFormatError, RunError
 from rlreg.files import dump_yaml, load_run
 from rlreg.run_config import RunConfig
@@ -28,7 +28,6 @@ from rlreg.runtime.lock import lock_from_json, lock_of, lock_to_json, require_in
 from rlreg.runtime.logging import METRICS_FILE
 from rlreg.runtime.summary import check_summary
 
-LOCK_FILE = "rlreg.lock"
 PID_FILE = "running.json"
 SUMMARY_FILE = "summary.json"
 SEEDS_FILE = "seeds.json"
