@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import re
 import types
 import typing
 from collections.abc import Iterator
@@ -270,7 +271,9 @@ def _check_plain(annotation: Any, constraints: list[Any], where: str, kind: type
         _check_bounds(constraints, where)
     elif annotation is float:
         _refuse_multiples(constraints, where)
-    elif annotation in (bool, str):
+    elif annotation is str:
+        _check_patterns(constraints, where)
+    elif annotation is bool:
         return
     elif not (isinstance(annotation, type) and issubclass(annotation, kind)):
         raise RegistrationError(f"{where}: type {_name(annotation)} is not allowed; {_ALLOWED}")
@@ -279,6 +282,23 @@ def _check_plain(annotation: Any, constraints: list[Any], where: str, kind: type
             f"{where}: {annotation.__name__} is one component; annotate its kind, and give the "
             "component as the default"
         )
+
+
+# What the regular expressions of pydantic know and those of JavaScript do not.
+_FOREIGN = re.compile(r"\(\?(?![:=!<])|\\[AzZGQpPhHRXK]|\[\[:|\\x\{")
+
+
+def _check_patterns(constraints: list[Any], where: str) -> None:
+    for item in constraints:
+        pattern = getattr(item, "pattern", None)
+        if not isinstance(pattern, str):
+            continue
+        found = _FOREIGN.search(pattern.replace(r"\\", ""))  # two stand for one that means itself
+        if found:
+            raise RegistrationError(
+                f"{where}: pattern {pattern!r}: JSON Schema has no {found.group()!r}, and editors "
+                "and forms fail on it"
+            )
 
 
 def _check_union(annotation: Any, constraints: list[Any], where: str, kind: type) -> None:

@@ -281,3 +281,17 @@ def test_a_field_of_one_component_is_refused():
     fields = {"field": VectorEncoder()}
     with pytest.raises(RegistrationError, match=r"Probe\.field: VectorEncoder is one component; a"):
         rlreg.register_learnable(learnable(fields, field=VectorEncoder))
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"^(?P<n>a)b$", r"(?i)ab", r"\Aab\z", r"\p{L}+", r"[[:alpha:]]"]
+)
+def test_patterns_that_no_browser_knows_are_refused(pattern):
+    field = Annotated[str, Field(pattern=pattern)]
+    with pytest.raises(RegistrationError, match=r"Probe\.field: pattern .*: JSON Schema has no"):
+        rlreg.register_learnable(learnable({"field": "ab"}, field=field))
+
+
+def test_patterns_that_everybody_knows_are_taken():
+    field = Annotated[str, Field(pattern=r"^(?:[a-z]+[\w.-]*|\d{1,3}\\A?)$")]
+    rlreg.register_learnable(learnable({"field": "ab"}, field=field))
