@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from rlreg.config import RolloutEngineFactory
-from rlreg.errors import ConfigError, EnvironmentSpecError
+from rlreg.errors import ConfigError, EnvironmentSpecError, LearnerError
 from rlreg.run_defaults import EPOCH_LENGTH
 from rlreg.runtime.arguments import functions, metrics_logger, named_functions, whole_number
 from rlreg.runtime.environments import close_env, env_factory
@@ -313,6 +313,7 @@ class OnlineLearnable(Learnable):
         try:
             while not _reached(self.env_steps, last_step) and not _reached(self.epoch, last_epoch):
                 is_whole = False
+                begun = self.env_steps if self.epoch_updates == 0 else -1
                 while not is_whole:
                     before = self.env_steps
                     means.add(next(iterations))
@@ -321,6 +322,9 @@ class OnlineLearnable(Learnable):
                     stopped = self._stopped(self.env_steps - before)
                     if stopped is not None and not is_whole:
                         raise stopped
+                if self.env_steps == begun and last_step is not None:
+                    own = f"{type(self).__name__}.train_iterations"
+                    raise LearnerError(f"{own}: {length:,} updates left env_steps at {begun:,}")
                 self.epoch, self.epoch_updates = self.epoch + 1, 0
                 metrics = self.epoch_metrics(means.result())
                 means.clear()

@@ -145,7 +145,8 @@ def _global_generators() -> dict[str, str]:
 
     return {
         "torch": repr(torch.get_rng_state().tolist()),
-        "numpy": repr(np.random.get_state()[1].tolist()),  # type: ignore[index]  # noqa: NPY002
+        # The key changes once in 624 draws, the position with every one.
+        "numpy": repr([np.asarray(part).tolist() for part in np.random.get_state()]),  # noqa: NPY002
         "random": repr(random.getstate()),
     }
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlreg import LearnableConfig
-from rlreg.errors import ConfigError, EnvironmentSpecError
+from rlreg.errors import ConfigError, EnvironmentSpecError, LearnerError
 from rlreg.runtime.online import MetricMeans, OnlineLearnable, training_env_factory
 
 
@@ -50,6 +50,18 @@ def test_steps_are_transitions_and_the_last_update_may_exceed_them(counting):
     assert rows[1][1] == {"loss/x": 40.0, "lag/max": 40.0}
     assert counting.plans == [("transitions", 35)]
     assert counting.is_closed
+
+
+def test_transitions_that_nobody_counts_end_the_training():
+    class Forgetful(Counting):
+        def train_iterations(self, env):
+            while True:
+                yield {"loss/x": 1.0}
+
+    learnable = Forgetful(CountingConfig(), "cpu")
+    with pytest.raises(LearnerError, match=r"Forgetful\.train_iterations: 3 updates left env_st"):
+        learnable.train("CartPole-v1", n_steps=35, epoch_length=3)
+    learnable.train("CartPole-v1", n_epochs=2, epoch_length=3)  # which has its end
 
 
 def test_epochs_are_of_so_many_updates_and_go_on_counting(counting):

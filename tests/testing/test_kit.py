@@ -279,6 +279,10 @@ FAULTS = [
         "learnable.py", BUILD, "        torch.manual_seed(0)\n" + BUILD,
     ),
     Fault(
+        "global-generators-stay-untouched", "the global generator of numpy;",
+        "learnable.py", UPDATE, UPDATE + "        import numpy\n        numpy.random.rand()\n",
+    ),
+    Fault(
         "global-generators-stay-untouched", "the global generator of numpy, random",
         "learnable.py", UPDATE,
         UPDATE + "        import numpy, random\n        numpy.random.rand(), random.random()\n",
