@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlreg.errors import FileFormatError
+from rlreg.json_text import from_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,10 +59,10 @@ def read_block_file() -> frozenset[str]:
     path = _block_path()
     try:
         with open(path, encoding="utf-8") as file:
-            names = json.loads(file.read())
+            names = from_json(file.read())
     except FileNotFoundError:
         return frozenset()
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise FileFormatError(f"{path}: cannot be read ({error}); delete or mend it") from error
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise FileFormatError(f"{path}: expected a JSON list of names; delete or mend it")

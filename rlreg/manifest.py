@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlreg.entry_points import PLUGIN_API, PluginInfo, find_entry_points
 from rlreg.errors import PluginError
+from rlreg.json_text import from_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,7 +116,7 @@ def read_manifest(
         content = _read(os.path.join(folder, MANIFEST_NAME))
         if is_brief:
             content = _without_details(content)
-        data = json.loads(content)
+        data = from_json(content)
         if staleness(data, info, folder):
             return None
         part = data["entry_points"][info.entry_point]
@@ -129,7 +130,7 @@ def read_manifest(
         return Manifest(
             tuple(members["learnables"]), tuple(members["components"]), tuple(part["presets"])
         )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

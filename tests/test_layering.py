@@ -11,7 +11,7 @@ pytestmark = pytest.mark.light
 
 CORE = Path(__file__).parent.parent / "rlreg"
 LAYERS = [
-    {"errors", "atomic_file", "parent_process", "starting"},
+    {"errors", "atomic_file", "json_text", "parent_process", "starting"},
     {"archive", "strictness", "device", "blocking", "migrations", "search"},
     {"yaml_reader", "distributions", "hooks"},
     {"entry_points", "names"},

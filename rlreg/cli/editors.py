@@ -17,6 +17,7 @@ from typing import Any
 from rlreg.atomic_file import write_text
 from rlreg.documents import Document, parse_document
 from rlreg.errors import FileFormatError
+from rlreg.json_text import from_json
 from rlreg.yaml_reader import KeyPath
 from rlreg.yaml_text import scalar
 
@@ -53,10 +54,10 @@ def write_run_schema(path: Path) -> bool:
 def read_schema(path: Path) -> dict[str, Any] | None:
     """Returns the schema in a file, or ``None`` if there is no such file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 

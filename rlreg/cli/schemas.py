@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import click
 
 from rlreg.cli.output import echo_document, echo_json, json_option, note
 from rlreg.cli.paths import PathOf
+from rlreg.json_text import from_json
 
 SUFFIX = ".schema.json"
 flavour_option = click.option(
@@ -240,10 +240,10 @@ def _schema(name: str) -> dict[str, Any]:
             )
         return installed_schema(name, scope="own")
     try:
-        loaded = json.loads(Path(name).read_text(encoding="utf-8"))
+        loaded = from_json(Path(name).read_text(encoding="utf-8"))
     except OSError as error:
         raise FileFormatError(f"{name}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise FileFormatError(f"{name}: not JSON: {error}") from error
     if not isinstance(loaded, dict) or "$schema" not in loaded:
         raise FileFormatError(f"{name}: not a JSON Schema (it has no $schema)")

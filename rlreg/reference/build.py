@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlreg import __version__
 from rlreg.errors import FileFormatError
+from rlreg.json_text import from_json
 from rlreg.reference import html, markdown
 from rlreg.reference.builder import builder_files
 from rlreg.reference.guides import read_guides
@@ -86,8 +87,8 @@ def _refuse_foreign(target: Path) -> None:
     if not present:
         return
     try:
-        own = {MARKER, *json.loads((target / MARKER).read_text(encoding="utf-8"))["files"]}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        own = {MARKER, *from_json((target / MARKER).read_text(encoding="utf-8"))["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
         raise FileFormatError(
             f"{target}: not empty and not written by `rlreg docs build`; choose another folder"
         ) from None

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from rlreg import registry
 from rlreg.atomic_file import replacing
 from rlreg.errors import MissingExtraError, RlregError, RunError
+from rlreg.json_text import from_json
 
 if TYPE_CHECKING:
     from rlreg.config import LoggerFactory
@@ -217,8 +218,8 @@ def _read_rows(path: Path) -> tuple[list[dict[str, Any]], list[bytes], bool]:
     lines, rows = content.splitlines(), []
     for line in lines:
         try:
-            row = json.loads(line.decode("utf-8"))
-        except (ValueError, RecursionError):
+            row = from_json(line.decode("utf-8"))
+        except ValueError:
             break
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
             break

@@ -23,6 +23,7 @@ from rlreg.atomic_file import sync_folder, write_text
 from rlreg.documents import LOCK_FILE, RUN_FILE
 from rlreg.errors import CheckpointError, ConfigError, FileFormatError, RunError
 from rlreg.files import dump_yaml, load_run
+from rlreg.json_text import from_json
 from rlreg.run_config import RunConfig
 from rlreg.runtime.lock import lock_from_json, lock_of, lock_to_json, require_installed
 from rlreg.runtime.logging import METRICS_FILE
@@ -290,8 +291,8 @@ def read_json(path: Path) -> dict[str, Any]:
         FileFormatError: If it is none.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        value = from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise FileFormatError(f"{path}: cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise FileFormatError(f"{path}: expected a mapping")
@@ -355,8 +356,8 @@ def _remove_stale(path: Path) -> None:
 
 def _refuse_running(path: Path, content: str) -> None:
     try:
-        holder = json.loads(content)
-    except (ValueError, RecursionError):
+        holder = from_json(content)
+    except ValueError:
         return  # nobody writes it in place, so nobody is using it
     if not isinstance(holder, dict):
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlreg.errors import DatasetError, MissingDatasetError, UnknownNameError, did_you_mean
+from rlreg.json_text import from_json
 from rlreg.run_config import DatasetSettings
 from rlreg.runtime.data.build import LoadOptions
 from rlreg.runtime.data.d4rl import is_d4rl, load_d4rl
@@ -170,9 +170,9 @@ def list_local() -> list[LocalDataset]:
         if any(part.startswith(".") for part in path.relative_to(root).parts):
             continue  # under construction
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = from_json(path.read_text(encoding="utf-8"))
             steps, episodes = int(data["total_steps"]), int(data["total_episodes"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError):
             continue
         data_format = str(data.get("data_format", "hdf5"))
         found.append(LocalDataset(dataset_id, path.parent, steps, episodes, data_format))

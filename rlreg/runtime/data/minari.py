@@ -21,6 +21,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from rlreg.errors import DatasetError, MissingExtraError, RlregError
+from rlreg.json_text import from_json
 from rlreg.runtime.data.build import DatasetBuilder, LoadOptions
 from rlreg.runtime.data.cache import SourceFile, build_dataset
 from rlreg.runtime.data.dataset import DatasetInfo, References, TransitionDataset
@@ -116,11 +117,11 @@ class MinariFile:
         self.folder = folder
         path = folder / _METADATA_NAME
         try:
-            self.metadata: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            self.metadata: dict[str, Any] = from_json(path.read_text(encoding="utf-8"))
             self.num_episodes = int(self.metadata["total_episodes"])
             steps = self.metadata.get("total_steps")
             self.declared_steps = None if steps is None else int(steps)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as cause:
+        except (OSError, ValueError, KeyError, TypeError) as cause:
             raise DatasetError(
                 f"{path}: not the metadata of a Minari data set: {cause!r}"
             ) from cause
@@ -214,7 +215,7 @@ class MinariFile:
                     f"cannot be made: {cause}"
                 ) from cause
         try:
-            data: dict[str, object] = json.loads(text) if isinstance(text, str) else dict(text)
+            data: dict[str, object] = from_json(text) if isinstance(text, str) else dict(text)
             return space_from_json(data)
         except (RlregError, ValueError, TypeError, AttributeError, RecursionError) as cause:
             raise DatasetError(f"{self.name}: {key}: {cause}") from cause
@@ -231,7 +232,7 @@ class MinariFile:
                     str(folder), format=self.data_format, ignore_prefixes=["_", ".", _METADATA_NAME]
                 )
                 yield self._arrow_episode(data, folder, index, with_success)
-            except (OSError, KeyError, ValueError, TypeError, RecursionError) as cause:
+            except (OSError, KeyError, ValueError, TypeError) as cause:
                 if isinstance(cause, DatasetError):
                     raise
                 raise DatasetError(
@@ -245,7 +246,7 @@ class MinariFile:
         columns = {name: _one_chunk(table.column(name)) for name in table.column_names}
         metadata = {}
         if (folder / _METADATA_NAME).is_file():
-            metadata = json.loads((folder / _METADATA_NAME).read_text(encoding="utf-8"))
+            metadata = from_json((folder / _METADATA_NAME).read_text(encoding="utf-8"))
         # Minari pads actions and rewards to the number of observations; only the metadata of the
         # episode tells a padded row from a step whose next observation is missing.
         steps = int(metadata.get("total_steps", len(table) - 1))
@@ -286,12 +287,12 @@ def env_spec_from_json(text: str) -> EnvSpec | None:
     """
     known = {item.name for item in dataclasses.fields(EnvSpec) if item.init}
     try:
-        data = json.loads(text)
+        data = from_json(text)
         wrappers = data.get("additional_wrappers") or []
         kept = {key: value for key, value in data.items() if key in known}
         kept["additional_wrappers"] = wrappers
         return EnvSpec.from_json(json.dumps(kept))
-    except (ValueError, TypeError, AttributeError, RecursionError, gymnasium.error.Error):
+    except (ValueError, TypeError, AttributeError, gymnasium.error.Error):
         return None
 
 
