@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from rlreg.errors import NotWrittenError, RegistrationError, did_you_mean
+from rlreg.errors import LearnerError, RegistrationError, did_you_mean, not_written
 from rlreg.migrations import Migration
 from rlreg.open_union import OpenUnion
 
@@ -45,19 +45,12 @@ class ActionSpace(Enum):
 # --- components ---------------------------------------------------------------------------------
 
 
-def no_create(config: OpenUnion) -> NotWrittenError:
-    """What to raise where ``create`` is called, which the author has to write."""
-    return NotWrittenError(
-        f"{config.get_type()!r} is not complete: {type(config).__name__} has no create()"
-    )
-
-
 class ComponentConfig(OpenUnion):
     """A part of an algorithm, chosen by its tag: an encoder, an optimizer, a scaler, ..."""
 
     def create(self, *args: Any, **kwargs: Any) -> Any:
         """Builds the component; each kind documents its own signature."""
-        raise no_create(self)
+        raise not_written(self.get_type(), self, "create")
 
 
 class EncoderFactory(ComponentConfig):
@@ -75,7 +68,7 @@ class EncoderFactory(ComponentConfig):
             A module from ``[B, *observation_shape]`` to ``[B, output_size]`` with an int attribute
             ``output_size``.
         """
-        raise no_create(self)
+        raise not_written(self.get_type(), self, "create")
 
     def create_with_action(self, observation_shape: tuple[int, ...], action_size: int) -> nn.Module:
         """Builds an encoder of observation and action.
@@ -83,7 +76,7 @@ class EncoderFactory(ComponentConfig):
         Returns:
             A module from ``([B, *observation_shape], [B, action_size])`` to ``[B, output_size]``.
         """
-        raise NotWrittenError(f"encoder {self.type!r} does not take actions")
+        raise LearnerError(f"encoder {self.type!r} does not take actions")
 
 
 class OptimizerFactory(ComponentConfig):
@@ -102,7 +95,7 @@ class OptimizerFactory(ComponentConfig):
                 order is the order of parameters in the checkpoint.
             lr: Learning rate, > 0.
         """
-        raise no_create(self)
+        raise not_written(self.get_type(), self, "create")
 
 
 class LRSchedulerFactory(ComponentConfig):
@@ -112,7 +105,7 @@ class LRSchedulerFactory(ComponentConfig):
 
     def create(self, optimizer: Optimizer, total_steps: int | None) -> Any:
         """Builds a schedule; ``total_steps`` is the number of updates of the whole run."""
-        raise no_create(self)
+        raise not_written(self.get_type(), self, "create")
 
 
 class ObservationScaler(ComponentConfig):
@@ -264,7 +257,7 @@ class LearnableConfig(OpenUnion):
 
     def create(self, device: DeviceLike = "auto") -> Any:
         """Builds the learnable on a device; no weights are made yet."""
-        raise no_create(self)
+        raise not_written(self.get_type(), self, "create")
 
     def start_early(self, engine: RolloutEngineFactory | None) -> None:
         """Starts, without waiting, what training will wait for later. Optional for the author.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rlreg.config import LearnableConfig
 from rlreg.device import DeviceSpec
-from rlreg.errors import ConfigError, NotWrittenError, explain_missing
+from rlreg.errors import ConfigError, LearnerError, explain_missing
 from rlreg.open_union import validate
 from rlreg.problems import order_problems
 from rlreg.registry import require_registered, resolve
@@ -76,7 +76,7 @@ def create(
     except ModuleNotFoundError as error:
         raise explain_missing(error, f"creating {settled.get_type()!r}") from error
     if learnable is None:
-        raise NotWrittenError(f"{type(settled).__name__}.create gave None; is `return` missing?")
+        raise LearnerError(f"{type(settled).__name__}.create gave None; is `return` missing?")
     runtime = sys.modules.get("rlreg.runtime.learnable")
     if runtime is not None and isinstance(learnable, runtime.Learnable):
         learnable.prepare(

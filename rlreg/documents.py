@@ -13,12 +13,13 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rlreg.archive import read_header_members
+from rlreg.archive import parse_json, read_header_members
 from rlreg.errors import FileFormatError, format_path
+from rlreg.json_text import from_json
 from rlreg.yaml_reader import MAX_NESTING, TOO_LARGE, KeyPath, Position, build_yaml, fail
 
 SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".rlreg")
@@ -38,11 +39,13 @@ class Document:
         data: The root mapping.
         positions: Places by path from the root; TOML has them for what stands on its own line,
             a checkpoint has none.
+        lock: What a run folder or a checkpoint says of the code that it was made with, if it does.
     """
 
     path: str
     data: dict[str, Any]
     positions: Mapping[KeyPath, Position] = field(default_factory=dict)
+    lock: Mapping[str, Any] | None = None
 
     def origin(self, path: KeyPath, *, on_key: bool = False) -> str:
         """Returns ``file:line:column`` of a value or key, or the file alone."""
@@ -75,7 +78,9 @@ def read_document(source: str | Path) -> Document:
         raise FileFormatError(f"expected a file, a run folder or a mapping, got {source!r}")
     path = Path(source)
     name = str(source)
+    lock: Mapping[str, Any] | None = None
     if path.is_dir():
+        lock = _lock_beside(path)
         path, name = path / RUN_FILE, str(Path(name) / RUN_FILE)
         if not path.is_file():
             raise FileFormatError(
@@ -84,8 +89,9 @@ def read_document(source: str | Path) -> Document:
     if path.suffix.lower() not in SUFFIXES:
         raise FileFormatError(f"{name}: expected a file that ends in {', '.join(SUFFIXES)}")
     if path.suffix.lower() == ".rlreg":
-        return _parse_json(_read_checkpoint(path, name), name, has_positions=False)
-    return parse_document(_read_text(path, name), path.suffix.lower(), name)
+        return _read_checkpoint(path, name)
+    document = parse_document(_read_text(path, name), path.suffix.lower(), name)
+    return document if lock is None else replace(document, lock=lock)
 
 
 def parse_document(text: str, suffix: str, name: str) -> Document:
@@ -128,12 +134,23 @@ def _decode(content: bytes, name: str) -> str:
         ) from None
 
 
-def _read_checkpoint(path: Path, name: str) -> str:
-    """Takes ``config.json`` out of a checkpoint, without torch and without reading the weights."""
+def _lock_beside(folder: Path) -> Mapping[str, Any] | None:
+    """Reads the lock of a run folder; that it is missing or damaged is told by who needs it."""
+    try:
+        lock = from_json((folder / LOCK_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return lock if isinstance(lock, dict) else None
+
+
+def _read_checkpoint(path: Path, name: str) -> Document:
+    """Takes config and lock out of a checkpoint, without torch and without reading the weights."""
     _refuse_pipe(path, name)
     if not path.exists():
         raise FileFormatError(f"{name}: there is no such file")
-    return _decode(read_header_members(path)["config.json"], name)
+    members = read_header_members(path)
+    document = _parse_json(_decode(members["config.json"], name), name, has_positions=False)
+    return replace(document, lock=parse_json(path, "lock.json", members["lock.json"]))
 
 
 def _require_mapping(data: Any, where: str) -> dict[str, Any]:

@@ -140,10 +140,6 @@ class LearnerError(PluginError):
     """A method that the author of a learnable writes is missing, or gives something unfit."""
 
 
-class NotWrittenError(LearnerError, NotImplementedError):
-    """A class of a plugin lacks a method that is asked of it."""
-
-
 class DeviceError(RlregError, ValueError):
     """A device specification that does not follow the grammar."""
 
@@ -230,6 +226,11 @@ def explain_missing(
         f"{subject} needs {missing}, which is not installed: pip install "
         f"'rlreg[{extra or _EXTRAS[missing]}]'"
     )
+
+
+def not_written(tag: str, owner: object, method: str) -> LearnerError:
+    """What to raise where a method is called that the author of a plugin has to write."""
+    return LearnerError(f"{tag!r} is not complete: {type(owner).__name__} does not write {method}")
 
 
 def format_path(path: Sequence[str | int]) -> str:

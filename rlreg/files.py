@@ -7,7 +7,6 @@ origins) and `rlreg.yaml_text` (canonical and commented YAML).
 from __future__ import annotations
 
 import contextlib
-import json
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -15,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from rlreg import registry
-from rlreg.archive import read_header_members
 from rlreg.config import LearnableConfig
-from rlreg.documents import LOCK_FILE, SUFFIXES, Document, is_file_reference, read_document
+from rlreg.documents import SUFFIXES, Document, is_file_reference, read_document
 from rlreg.errors import (
+    CheckpointError,
     ConfigError,
     Problem,
     RlregError,
@@ -119,7 +118,7 @@ def collect(
     document = _document_of(source, accept_id=as_run)
     _require_root(document)
     if _is_record(source):
-        _settle_tags(document, Path(str(source)))
+        _settle_tags(document)
         _bring_up(document)
     if as_run and "learnable" not in document.data:
         document = _in_run(document)
@@ -198,17 +197,13 @@ def _is_record(source: Source) -> bool:
     return str(source).endswith(".rlreg") or Path(source).is_dir()
 
 
-def _settle_tags(document: Document, path: Path) -> None:
-    """Reads bare tags as the lock beside them says; a damaged lock is told by who needs it."""
-    from rlreg.runtime.lock import lock_from_json, settle_tags
+def _settle_tags(document: Document) -> None:
+    """Reads bare tags as the lock says; a damaged one is told by who needs it."""
+    if document.lock is not None:
+        from rlreg.runtime.lock import lock_from_json, settle_tags
 
-    damage = (RlregError, OSError, ValueError, TypeError, AttributeError, RecursionError)
-    with contextlib.suppress(*damage):
-        if path.is_dir():
-            text = (path / LOCK_FILE).read_bytes()
-        else:
-            text = read_header_members(path)["lock.json"]
-        settle_tags(document.data, lock_from_json(json.loads(text)))
+        with contextlib.suppress(CheckpointError):
+            settle_tags(document.data, lock_from_json(document.lock))
 
 
 def _bring_up(document: Document) -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from rlreg import registry
 from rlreg.config import RUN_WORDS, LearnableConfig, Preset
 from rlreg.documents import Document
-from rlreg.errors import ConfigError, FileFormatError, Problem, did_you_mean, format_path
+from rlreg.errors import ConfigError, FileFormatError, Problem, format_path
 from rlreg.open_union import OpenUnion
 from rlreg.problems import key_hint, owner_of
 from rlreg.run_config import RunConfig
@@ -316,7 +316,7 @@ class Settings:
             return path
         if first in fields or cls is None:
             return ("learnable", *path)
-        hint = did_you_mean(first, keys | fields) or key_hint(first, cls)
+        hint = key_hint(first, cls, others=keys)
         raise ConfigError([Problem(path, "no such key", hint=hint, on_key=True)])
 
     # --- pointing back --------------------------------------------------------------------------

@@ -155,8 +155,14 @@ def _literal_members(expected: str) -> list[str]:
     return [part.strip().strip("'") for part in expected.replace(" or ", ",").split(",")]
 
 
-def key_hint(key: str, owner: type[BaseModel] | None) -> str:
-    """Says where this very key belongs, or suggests the nearest key that is there."""
+def key_hint(key: str, owner: type[BaseModel] | None, others: Iterable[str] = ()) -> str:
+    """Says where this very key belongs, or suggests the nearest key that is there.
+
+    Args:
+        key: What there is none of.
+        owner: The class whose key it should be.
+        others: Keys of other classes that may stand in the same place.
+    """
     if owner is None:
         return ""
     place = _place_in_run(key, owner)
@@ -166,7 +172,7 @@ def key_hint(key: str, owner: type[BaseModel] | None) -> str:
     if became:
         return became
     names = {info.alias or name for name, info in owner.model_fields.items()}
-    near = did_you_mean(key, names)
+    near = did_you_mean(key, {*names, *others})
     if near:
         return near
     from rlreg import registry

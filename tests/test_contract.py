@@ -21,7 +21,7 @@ from pydantic import (
 
 import rlreg
 from rlreg.components import VectorEncoder
-from rlreg.errors import NotWrittenError, RegistrationError
+from rlreg.errors import LearnerError, RegistrationError
 
 pytestmark = [pytest.mark.light, pytest.mark.usefixtures("local_names")]
 
@@ -165,13 +165,13 @@ def test_bounds_of_a_whole_tuple_are_refused_where_the_class_is_written(annotati
 
 def test_a_create_that_gives_none_says_so():
     rlreg.register_learnable(learnable({"create": lambda self, device="auto": None}))
-    with pytest.raises(NotWrittenError, match=r"Probe\.create gave None; is `return` missing"):
+    with pytest.raises(LearnerError, match=r"Probe\.create gave None; is `return` missing"):
         rlreg.create("probe")
 
 
 def test_a_config_without_create_says_so():
     rlreg.register_learnable(learnable({}))
-    with pytest.raises(NotWrittenError, match=r"'probe' is not complete: Probe has no create\(\)"):
+    with pytest.raises(LearnerError, match=r"'probe' is not complete: Probe does not write create"):
         rlreg.create("probe")
 
 

@@ -72,9 +72,8 @@ def _run(name: str, only: tuple[str, ...]) -> list[CheckResult]:
     with contextlib.redirect_stdout(sys.stderr):
         results = [run_check(each, subject) for each, subject in chosen]
         # Of a plugin that does not load no other check would fail, or be there at all.
-        loads = [(c, s) for c, s in listed if c.name == _LOADS and (c, s) not in chosen]
-        broken = [r for r in (run_check(c, s) for c, s in loads) if r.status == "failed"]
-    return broken + results
+        loads = [run_check(c, s) for c, s in listed if only and c.name == _LOADS not in only]
+    return [result for result in loads if result.status == "failed"] + results
 
 
 def _require_checks(names: tuple[str, ...]) -> None:

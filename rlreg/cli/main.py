@@ -168,8 +168,7 @@ def run(arguments: Sequence[str]) -> int:
     """Runs a command and returns its exit code; every error becomes one message on stderr."""
     wants_json, is_long = "--json" in arguments, "--traceback" in arguments
     try:
-        is_document = wants_json or _prints_json(arguments)
-        with _plain_warnings(), _documents_alone() if is_document else contextlib.nullcontext():
+        with _plain_warnings(), _documents_alone() if wants_json else contextlib.nullcontext():
             result = cli.main(args=list(arguments), prog_name="rlreg", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
@@ -187,14 +186,6 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the last line of defence: no bare traceback
         return _report_error(error, wants_json=wants_json, is_long=is_long)
-
-
-def _prints_json(arguments: Sequence[str]) -> bool:
-    """Whether a command prints JSON unasked, so that nothing else may stand on stdout."""
-    command, first = (*arguments, "", "")[:2]
-    if command == "schema":
-        return first not in ("export", "diff", "install")
-    return command == "sweep" and "--print-space" in arguments
 
 
 @contextlib.contextmanager

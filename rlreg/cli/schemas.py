@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rlreg.cli.output import echo_document, echo_json, json_option, note
+from rlreg.cli.output import documents_alone, echo_document, echo_json, json_option, note
 from rlreg.cli.paths import PathOf
 from rlreg.json_text import from_json
 
@@ -53,8 +53,9 @@ def print_schema(name: str, *, scope: Any, flavour: Any, as_json: bool) -> None:
     from rlreg.manifest_index import installed_schema
     from rlreg.schema import dump_schema
 
-    schema = installed_schema(name, scope=scope, flavour=flavour or "standard")
-    echo_document(dump_schema(schema))
+    with documents_alone():
+        schema = installed_schema(name, scope=scope, flavour=flavour or "standard")
+        echo_document(dump_schema(schema))
 
 
 # --- export -------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlreg.cli.output import counted, echo_json, echo_table, json_option, note
+from rlreg.cli.output import counted, documents_alone, echo_json, echo_table, json_option, note
 from rlreg.cli.paths import PathOf
 
 if TYPE_CHECKING:
@@ -47,13 +47,15 @@ def sweep(
     interrupted goes on with: rlreg sweep SWEEP --trials N. The same seed and number of workers
     give the same trials.
     """
-    plan, folder = _plan_of(source, out, options, reads_space=print_space)
     if print_space:
         from rlreg.search_space import search_space
 
-        fixed = _paths(options["overrides"])
-        echo_json(search_space(type(plan.learnable)).without(fixed).as_json())
+        with documents_alone():
+            run, _ = _plan_of(source, out, options, reads_space=True)
+            fixed = _paths(options["overrides"])
+            echo_json(search_space(type(run.learnable)).without(fixed).as_json())
         return 0
+    plan, folder = _plan_of(source, out, options, reads_space=False)
     from rlreg.cli.train import SignalFlag
     from rlreg.runtime.sweep import sweep as run_sweep
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from rlreg.config import ActionSpace, LearnableConfig
 from rlreg.device import DeviceSpec
-from rlreg.errors import ConfigError, EnvironmentSpecError
-from rlreg.runtime.predicting import choose_actions, estimate_values, not_written
+from rlreg.errors import ConfigError, EnvironmentSpecError, not_written
+from rlreg.runtime.predicting import choose_actions, estimate_values
 from rlreg.runtime.private_noise import PrivateNoise
 from rlreg.runtime.scalers import Scaler, make_scalers
 from rlreg.runtime.space_plans import NotBuiltError as NotBuiltError
@@ -98,7 +98,7 @@ class Learnable:
         Runs with torch's generator seeded from ``seed``; modules are moved to the device
         afterwards.
         """
-        raise not_written(self, "build_networks")
+        raise not_written(self.config.get_type(), self, "build_networks")
 
     def act(self, observations: Tensor, deterministic: bool) -> Tensor:
         """Chooses actions. Written by the author.
@@ -110,7 +110,7 @@ class Learnable:
         Returns:
             Scaled actions ``[B, A]``, the best ones within [-1, 1]; or categories ``[B]``.
         """
-        raise not_written(self, "act")
+        raise not_written(self.config.get_type(), self, "act")
 
     def action_value(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Values ``[B]`` of flat, scaled observations and actions. Optional for the author."""

@@ -195,10 +195,8 @@ def qualify(config: dict[str, Any], entries: Iterable[LockEntry]) -> dict[str, A
     A bare tag may mean another distribution's class here than where the file was written.
     """
     result: dict[str, Any] = _copy(config)
-    for entry in entries:
-        node = _node_at(result, entry.path)
-        if isinstance(node, dict) and not entry.is_local:
-            node["type"] = entry.id
+    for entry, node in _named(result, entries):
+        node["type"] = entry.id
     return result
 
 
@@ -208,15 +206,11 @@ def settle_tags(data: dict[str, Any], entries: Iterable[LockEntry]) -> None:
     Another distribution may have brought the same tag since. A tag that means the same today stays
     as it is, and so does one that was changed by hand.
     """
-    for entry in entries:
-        node = _node_at(data, entry.path)
-        if entry.is_local or not isinstance(node, dict):
-            continue
-        tag = node.get("type")
-        if tag != entry.id.rpartition("/")[2]:
+    for entry, node in _named(data, entries):
+        if node.get("type") != entry.id.rpartition("/")[2]:
             continue
         try:
-            means_it = registry.resolve(entry.kind, tag).id == entry.id
+            means_it = registry.resolve(entry.kind, node["type"]).id == entry.id
         except AmbiguousNameError:
             means_it = False
         except RlregError:
@@ -225,12 +219,17 @@ def settle_tags(data: dict[str, Any], entries: Iterable[LockEntry]) -> None:
             node["type"] = entry.id
 
 
-def _node_at(data: Any, path: Path) -> Any:
-    node = data
-    for part in path:
-        is_item = isinstance(node, list) and isinstance(part, int) and 0 <= part < len(node)
-        node = node[part] if is_item else node.get(part) if isinstance(node, dict) else None
-    return node
+def _named(
+    data: dict[str, Any], entries: Iterable[LockEntry]
+) -> Iterator[tuple[LockEntry, dict[str, Any]]]:
+    """Yields what a lock says of a distribution's parts, and where it stands in the config."""
+    for entry in entries:
+        node: Any = data
+        for part in entry.path:
+            is_item = isinstance(node, list) and isinstance(part, int) and 0 <= part < len(node)
+            node = node[part] if is_item else node.get(part) if isinstance(node, dict) else None
+        if isinstance(node, dict) and not entry.is_local:
+            yield entry, node
 
 
 def _copy(value: Any) -> Any:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from rlreg.errors import DatasetError
+from rlreg.errors import DatasetError, not_written
 from rlreg.runtime.arguments import functions, metrics_logger, named_functions, whole_number
 from rlreg.runtime.batch import Batch, check_batch
 from rlreg.runtime.learnable import Learnable
-from rlreg.runtime.predicting import not_written
 from rlreg.runtime.stacking import NotStackedError, StackedUpdates
 from rlreg.runtime.update_results import (
     checked_update,
@@ -103,7 +102,7 @@ class OfflineLearnable(Learnable):
             NonFiniteError: If the batch, a loss or a gradient is not finite; nothing is changed
             then. ShapeError: If an array has the wrong shape.
         """
-        raise not_written(self, "update")
+        raise not_written(self.config.get_type(), self, "update")
 
     def settle_compile(self, dataset: Source, n_steps: int) -> str:
         """Decides whether a run's updates are compiled, and makes ready for it.

@@ -11,12 +11,11 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from rlreg.config import RolloutEngineFactory
-from rlreg.errors import ConfigError, EnvironmentSpecError, LearnerError
+from rlreg.errors import ConfigError, EnvironmentSpecError, LearnerError, not_written
 from rlreg.run_defaults import EPOCH_LENGTH
 from rlreg.runtime.arguments import functions, metrics_logger, named_functions, whole_number
 from rlreg.runtime.environments import close_env, env_factory
 from rlreg.runtime.learnable import Learnable
-from rlreg.runtime.predicting import not_written
 from rlreg.runtime.update_results import require_finite
 
 Metrics: TypeAlias = dict[str, float]
@@ -129,7 +128,7 @@ class OnlineLearnable(Learnable):
         Args:
             env: Makes an environment, or a vector environment, each time it is called.
         """
-        raise not_written(self, "train_iterations")
+        raise not_written(self.config.get_type(), self, "train_iterations")
 
     def plan_run(self, unit: str, amount: int) -> None:
         """Told before training how much is to come. Optional for the author.
@@ -313,7 +312,7 @@ class OnlineLearnable(Learnable):
         try:
             while not _reached(self.env_steps, last_step) and not _reached(self.epoch, last_epoch):
                 is_whole = False
-                begun = self.env_steps if self.epoch_updates == 0 else -1
+                begun = None if self.epoch_updates else self.env_steps
                 while not is_whole:
                     before = self.env_steps
                     means.add(next(iterations))
@@ -322,7 +321,7 @@ class OnlineLearnable(Learnable):
                     stopped = self._stopped(self.env_steps - before)
                     if stopped is not None and not is_whole:
                         raise stopped
-                if self.env_steps == begun and last_step is not None:
+                if last_step is not None and self.env_steps == begun:
                     own = f"{type(self).__name__}.train_iterations"
                     raise LearnerError(f"{own}: {length:,} updates left env_steps at {begun:,}")
                 self.epoch, self.epoch_updates = self.epoch + 1, 0

@@ -94,14 +94,6 @@ def _refuse(learnable: Learnable, method: str, given: Any, expected: list[int]) 
     )
 
 
-def not_written(learnable: Learnable, method: str) -> LearnerError:
-    """What to raise where a method is called that the author has to write."""
-    return LearnerError(
-        f"{learnable.config.get_type()!r} is not complete: {type(learnable).__name__} does not "
-        f"write {method}"
-    )
-
-
 def is_torch(value: Any) -> bool:
     """Whether observations are tensors, or hold them."""
     if isinstance(value, Mapping):

@@ -59,9 +59,6 @@ with open(sys.argv[1], "w") as file:
 """
 
 
-_PLACE = re.compile(r"\(\S+:\d+\)$")
-
-
 @check(plugins)
 def hooks_are_found(subject: Subject) -> None:
     """The entry point loads, its hooks are rlreg's, and they provide something."""
@@ -70,7 +67,7 @@ def hooks_are_found(subject: Subject) -> None:
             # Whoever checks a plugin is its author: nobody to report it to.
             remedy = "" if "report it to" in info.remedy else f"; {info.remedy}"
             # Where no line of the plugin raised, they would be rlreg's own.
-            trace = info.traceback if _PLACE.search(info.error) else ""
+            trace = info.traceback if str(Path(info.file).parent) in info.traceback else ""
             raise Failure(f"{info.status}: {info.error}{remedy}", trace)
     provided = [
         record

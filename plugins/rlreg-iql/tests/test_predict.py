@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 
 import rlreg
-from rlreg.errors import ConfigError, DatasetError, EnvironmentSpecError
+from rlreg.errors import ConfigError, DatasetError, EnvironmentSpecError, LearnerError
 
 KINDS = ["normal", "normal_state_dependent", "deterministic"]
 DISCRETE = [
@@ -289,5 +289,5 @@ def test_an_encoder_without_output_size_is_named(make_iql):
     rlreg.register_component(Sizeless)
     with pytest.raises(ConfigError, match=r"sizeless-for-iql.*output_size"):
         make_iql(actor_encoder_factory=Sizeless())
-    with pytest.raises(NotImplementedError, match="does not take actions"):
+    with pytest.raises(LearnerError, match="does not take actions"):
         make_iql(critic_encoder_factory=Sizeless())

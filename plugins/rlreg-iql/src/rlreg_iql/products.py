@@ -11,20 +11,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch._inductor.ir import ExternKernel, FixedLayout, TensorBox
 from torch._inductor.lowering import permute, register_lowering
 from torch._inductor.mkldnn_ir import LinearUnary
 from torch.fx import Graph, Node
-from torch.library import Library
 
 _WIDE = 64  # sides from which a call of oneDNN costs less than it saves
 _NARROW = 8
 _aten = torch.ops.aten
 
 # The compiler takes torch's own operator only for weights that never change, hence one of ours.
-_library: Any = Library("rlreg_iql", "DEF")  # type: ignore[no-untyped-call]
+_library: Any = library.Library("rlreg_iql", "DEF")  # type: ignore[no-untyped-call]
 _library.define(
     "product(Tensor left, Tensor right, Tensor? bias, str activation) -> Tensor",
     tags=(torch.Tag.needs_fixed_stride_order,),  # else a transposed copy is laid out as it was
